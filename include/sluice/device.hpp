@@ -1,0 +1,13 @@
+// The machine that this process runs on, measured.
+#pragma once
+
+#include "sluice/work.hpp"
+
+namespace sluice {
+
+/// This CPU: its large-copy bandwidth (all cores, bytes read plus bytes written) and its float32
+/// matrix-product rate (all cores), measured on the first call, in about a second, and remembered.
+/// The bandwidth is of memory only where the buffers (256 MB at most) exceed the last-level cache.
+[[nodiscard]] const DeviceSpec& host_device();
+
+}  // namespace sluice

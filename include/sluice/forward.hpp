@@ -1,0 +1,41 @@
+// Running a recurrence: prefill, decode, and the oracle's gradient.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "sluice/backend.hpp"
+#include "sluice/plan.hpp"
+#include "sluice/problem.hpp"
+
+namespace sluice {
+
+/// Runs `spec` over whole sequences and writes arguments.o and the requested states.
+/// Throws Error before anything is written. Returns the plan that ran.
+Plan forward(const Spec& spec, const Arguments& arguments, const Options& options = {});
+
+/// Decode: one or several tokens per sequence (T small), states read and written through slots.
+/// The same mathematics as forward(); in addition a sequence whose read and write slots are both -1
+/// is padding (output zero, nothing else touched), and per-token write slots are allowed.
+Plan step(const Spec& spec, const Arguments& arguments, const Options& options = {});
+
+struct Result {
+    Tensor o;            // [B, T, HV, V]
+    Tensor final_state;  // float32 (float64 for float64 problems), in the requested layout
+    Plan plan;
+};
+/// forward() into fresh tensors. `arguments.o` and `arguments.state.final` are ignored; o gets
+/// `o_dtype`.
+[[nodiscard]] Result forward_new(const Spec& spec, const Arguments& arguments, DType o_dtype,
+                                 const Options& options = {});
+
+/// Reverse mode through the oracle, float64: gradients of
+///   sum(o * grad_o) + sum(final_state * grad_final_state)
+/// with respect to every input of the spec (by name, in the input's shape) and "initial_state"
+/// (dense, in the requested layout) when arguments.state.initial is given.
+/// `grad_final_state` may be undefined (zero). Dense states only, no slots.
+[[nodiscard]] std::map<std::string, Tensor> gradient(
+    const Spec& spec, const Arguments& arguments, const TensorView& grad_o,
+    const std::optional<TensorView>& grad_final_state, const Options& options = {});
+
+}  // namespace sluice

@@ -1,0 +1,31 @@
+// Plan: how a back end will run a problem. A value: it prints itself and hashes itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sluice/problem.hpp"
+#include "sluice/work.hpp"
+
+namespace sluice {
+
+struct Plan {
+    std::string backend;  // "cpu", "oracle"
+    std::string kernel;   // "chunked", "recurrent"
+    Precision precision = Precision::kFloat32;
+    int chunk = 0;                     // tokens per chunk (1: recurrent)
+    int block = 0;                     // rows per decay anchor
+    std::int64_t value_tile = 0;       // value channels per task
+    std::int64_t tasks = 0;            // independent tasks: sequences x heads x value tiles
+    int threads = 1;                   // never changes the result
+    std::int64_t workspace_bytes = 0;  // over all threads
+    double predicted_us = 0;
+    Floor floor;  // on the device planned for
+
+    /// Several lines, "name: value".
+    [[nodiscard]] std::string to_string() const;
+    /// FNV-1a of everything that can change a result's bits (not threads, not predictions).
+    [[nodiscard]] std::uint64_t hash() const noexcept;
+};
+
+}  // namespace sluice

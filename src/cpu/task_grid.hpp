@@ -1,0 +1,57 @@
+// The independent tasks of a problem: sequences x value heads x value tiles, over threads.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+
+#include "sluice/problem.hpp"
+
+namespace sluice::cpu {
+
+struct Task {
+    std::int64_t sequence = 0;
+    std::int64_t head = 0;
+    std::int64_t value_begin = 0;
+    std::int64_t value_end = 0;
+    [[nodiscard]] std::int64_t values() const { return value_end - value_begin; }
+    [[nodiscard]] bool first_tile() const { return value_begin == 0; }
+};
+
+[[nodiscard]] inline int thread_count(int requested) {
+    return requested > 0 ? requested : std::max(1, omp_get_max_threads());
+}
+
+/// Runs `make_worker()` once per thread and the returned worker on every task. Tasks share nothing,
+/// so that neither their order nor the number of threads can change a bit. The first exception of a
+/// worker is rethrown on the calling thread.
+template <class MakeWorker>
+void for_each_task(const Problem& problem, std::int64_t value_tile, int threads,
+                   MakeWorker&& make_worker) {
+    const std::int64_t tiles = (problem.dims.V + value_tile - 1) / value_tile;
+    const std::int64_t total = problem.dims.N * problem.dims.HV * tiles;
+    std::exception_ptr failure;
+#pragma omp parallel num_threads(static_cast <int>(std::clamp <std::int64_t>(total, 1, threads)))
+    {
+        try {
+            auto worker = make_worker();
+#pragma omp for schedule(dynamic)
+            for (std::int64_t i = 0; i < total; ++i) {
+                Task task;
+                task.sequence = i / (problem.dims.HV * tiles);
+                task.head = i / tiles % problem.dims.HV;
+                task.value_begin = i % tiles * value_tile;
+                task.value_end = std::min(task.value_begin + value_tile, problem.dims.V);
+                worker(task);
+            }
+        } catch (...) {
+#pragma omp critical
+            if (!failure) failure = std::current_exception();
+        }
+    }
+    if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace sluice::cpu

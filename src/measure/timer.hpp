@@ -1,0 +1,33 @@
+// Timing a call again and again until its median is settled.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+namespace sluice::measure {
+
+/// Microseconds since some fixed moment. A parameter, so that tests can bring their own.
+using Clock = std::function<double()>;
+[[nodiscard]] double steady_clock_us();
+
+/// When to stop. In order of force: `max_runs` and `max_seconds` end the sampling whatever the
+/// spread; else it goes on for `min_runs` and `min_seconds`; then a small spread ends it.
+struct StoppingRule {
+    int min_runs = 5;
+    int max_runs = 1000;
+    double min_seconds = 0.05;  // of timed runs, so that a microsecond's work is not three samples
+    double max_seconds = 2;     // of timed runs
+    double relative_mad = 0.01;
+};
+
+/// Whether `samples` (microseconds) are enough.
+[[nodiscard]] bool is_settled(const StoppingRule& rule, const std::vector<double>& samples);
+
+/// Times `run` until is_settled(), at least once. `prepare`, if any, goes before each run and is
+/// not timed. Warm-up is the caller's.
+[[nodiscard]] std::vector<double> sample_us(const StoppingRule& rule,
+                                            const std::function<void()>& run,
+                                            const std::function<void()>& prepare = {},
+                                            const Clock& clock = steady_clock_us);
+
+}  // namespace sluice::measure

@@ -1,0 +1,159 @@
+#include "spec/bind_inputs.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace sluice {
+
+std::string describe(const TensorView& view) {
+    return fmt::format("{} {}", to_string(view.dtype), to_string(view.shape()));
+}
+
+namespace {
+
+/// "[B, T, H, K] = [2, 130, H, 64]": extents where they are known.
+std::string expected(const std::vector<Axis>& axes, const AxisExtents& extents) {
+    std::string text = to_string(axes) + " = [";
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+        text += i ? ", " : "";
+        text += extents[axes[i]] < 0 ? to_string(axes[i]) : std::to_string(extents[axes[i]]);
+    }
+    return text + "]";
+}
+
+/// Per-head parameters of two axes may come flattened ([HV * K]), as this field's layers store
+/// them.
+bool is_flattened(const TensorView& view, const std::vector<Axis>& axes) {
+    return view.rank == 1 && axes.size() == 2 && axes[0] == Axis::kHV;
+}
+
+void unify(const std::string& name, const TensorView& view, const std::vector<Axis>& axes,
+           AxisExtents& extents) {
+    if (view.rank != static_cast<int>(axes.size())) {
+        throw Error(ErrorCode::kShape, name, describe(view),
+                    fmt::format("{} dimensions, {}", axes.size(), expected(axes, extents)));
+    }
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+        const std::int64_t extent = view.extents[i];
+        std::int64_t& known = extents[axes[i]];
+        if (known < 0) {
+            known = extent;
+            extents.from[static_cast<std::size_t>(axes[i])] = name;
+        } else if (known != extent) {
+            throw Error(
+                ErrorCode::kShape, name, describe(view),
+                fmt::format("{} ({} = {} as in {})", expected(axes, extents), to_string(axes[i]),
+                            known, extents.from[static_cast<std::size_t>(axes[i])]));
+        }
+    }
+}
+
+const TensorView& find(const Spec& spec, const NamedTensors& given, const Input& input) {
+    for (const auto& [name, view] : given) {
+        if (name == input.name) return view;
+    }
+    throw Error(
+        ErrorCode::kMissing, input.name, "nothing",
+        fmt::format("{}: {} (an input of {})", to_string(input.axes), input.meaning, spec.name));
+}
+
+void refuse_surplus(const Spec& spec, const NamedTensors& given) {
+    std::set<std::string> seen;
+    for (const auto& [name, view] : given) {
+        if (spec.find_input(name) == nullptr || !seen.insert(name).second) {
+            std::string known;
+            for (const Input& input : spec.inputs)
+                known += (known.empty() ? "" : ", ") + input.name;
+            throw Error(ErrorCode::kSurplus, name, describe(view),
+                        fmt::format("inputs of {}, each once: {}", spec.name, known));
+        }
+    }
+}
+
+void check_dims(const Dims& d) {
+    const auto positive = [](const char* name, std::int64_t value) {
+        if (value < 1) throw Error(ErrorCode::kShape, name, std::to_string(value), ">= 1");
+    };
+    positive("H", d.H);
+    positive("HV", d.HV);
+    positive("K", d.K);
+    positive("V", d.V);
+    if (d.HV % d.H != 0) {
+        throw Error(ErrorCode::kShape, "HV", std::to_string(d.HV),
+                    fmt::format("a multiple of H = {}", d.H));
+    }
+}
+
+std::int64_t extent_of(const Dims& dims, Axis axis) {
+    const std::int64_t by_axis[kNumAxes] = {dims.B, dims.T, dims.H, dims.HV, dims.K, dims.V};
+    return by_axis[static_cast<int>(axis)];
+}
+
+}  // namespace
+
+BoundInput bind_view(const std::string& name, const TensorView& view, const std::vector<Axis>& axes,
+                     const Dims& dims) {
+    TensorView shaped = view;
+    if (is_flattened(view, axes)) {
+        const std::int64_t inner = extent_of(dims, axes[1]);
+        if (view.extents[0] != dims.HV * inner) {
+            throw Error(ErrorCode::kShape, name, describe(view),
+                        fmt::format("{} = [{}, {}], or flattened [{}]", to_string(axes), dims.HV,
+                                    inner, dims.HV * inner));
+        }
+        const std::int64_t shape[2] = {dims.HV, inner};
+        const std::int64_t strides[2] = {view.stride_elements[0] * inner, view.stride_elements[0]};
+        shaped = TensorView(view.data, view.dtype, shape, strides, view.device);
+    }
+    AxisExtents extents;
+    for (int axis = 0; axis < kNumAxes; ++axis) {
+        extents.extent[static_cast<std::size_t>(axis)] = extent_of(dims, static_cast<Axis>(axis));
+        extents.from[static_cast<std::size_t>(axis)] = "the other arguments";
+    }
+    unify(name, shaped, axes, extents);
+    if (!is_floating(view.dtype)) {
+        throw Error(ErrorCode::kDType, name, to_string(view.dtype),
+                    "float32, bfloat16, float16 or float64");
+    }
+    BoundInput bound;
+    bound.name = name;
+    bound.data = shaped.data;
+    bound.dtype = shaped.dtype;
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+        bound.stride[static_cast<std::size_t>(axes[i])] = shaped.stride_elements[i];
+        bound.axis_mask |= 1U << static_cast<unsigned>(axes[i]);
+    }
+    return bound;
+}
+
+void bind_inputs(const Spec& spec, const NamedTensors& given, Problem& problem) {
+    refuse_surplus(spec, given);
+    AxisExtents extents;
+    for (const Input& input : spec.inputs) {
+        const TensorView& view = find(spec, given, input);
+        if (!is_flattened(view, input.axes)) unify(input.name, view, input.axes, extents);
+    }
+    if (extents[Axis::kHV] < 0) extents[Axis::kHV] = extents[Axis::kH];
+    if (extents[Axis::kH] < 0) extents[Axis::kH] = extents[Axis::kHV];
+    Dims& dims = problem.dims;
+    dims.B = extents[Axis::kB];
+    dims.T = extents[Axis::kT];
+    dims.H = extents[Axis::kH];
+    dims.HV = extents[Axis::kHV];
+    dims.K = extents[Axis::kK];
+    dims.V = extents[Axis::kV];
+    check_dims(dims);
+    for (const Input& input : spec.inputs) {
+        const TensorView& view = find(spec, given, input);
+        if (problem.inputs.empty()) problem.device = view.device;
+        if (view.device != problem.device) {
+            throw Error(ErrorCode::kDevice, input.name, to_string(view.device),
+                        fmt::format("{} as for {}", to_string(problem.device),
+                                    problem.inputs.front().name));
+        }
+        problem.inputs.push_back(bind_view(input.name, view, input.axes, dims));
+    }
+}
+
+}  // namespace sluice

@@ -1,0 +1,228 @@
+#include "support/cases.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace sluice::test {
+
+const char* to_string(States states) noexcept {
+    constexpr const char* kNames[kNumStates] = {"none",   "final", "dense",    "in-place",
+                                                "masked", "pool",  "pool-in-place", "pool-shift",
+                                                "pool-masked"};
+    return kNames[static_cast<int>(states)];
+}
+
+const char* to_string(Packing packing) noexcept {
+    constexpr const char* kNames[] = {"dense", "packed-int32", "packed-int64"};
+    return kNames[static_cast<int>(packing)];
+}
+
+Precision Case::resolved_precision() const {
+    if (precision != Precision::kAuto) return precision;
+    // Per-head parameters have float64 when the tokens have.
+    return dtype == DType::kFloat64 && gate_dtype == DType::kFloat64 ? Precision::kFloat64
+                                                                     : Precision::kFloat32;
+}
+
+Regime Case::regime() const {
+    if (form->beta == BetaFormula::kNone) return Regime::kOrdinary;
+    const bool repeated = kinds.keys == Keys::kCorrelated || kinds.keys == Keys::kIdentical;
+    if (kinds.beta == Beta::kTwo) return Regime::kReflections;
+    return repeated && kinds.beta == Beta::kOne ? Regime::kRepeatedKeys : Regime::kOrdinary;
+}
+
+std::string Case::name() const {
+    std::string text = fmt::format(
+        "{} {} B{} T{} H{} HV{} K{} V{} N{} {}", form->name, sluice::to_string(phase), dims.B,
+        dims.T, dims.H, dims.HV, dims.K, dims.V, dims.N, to_string(packing));
+    if (!lengths.empty()) text += " " + sluice::to_string(lengths);
+    text += fmt::format(" {} gates:{} o:{} state:{}", sluice::to_string(dtype),
+                        sluice::to_string(gate_dtype), sluice::to_string(o_dtype),
+                        sluice::to_string(state_dtype));
+    text += fmt::format(" | gates {} keys {} beta {} | states {} {}{} | {} |",
+                        to_string(kinds.gates), to_string(kinds.keys), to_string(kinds.beta),
+                        to_string(states), sluice::to_string(layout),
+                        checkpoints ? " checkpoints" : "", to_string(strides));
+    return text + fmt::format(" {} {} chunk {} threads {} seed {:#x}",
+                              sluice::to_string(algorithm), sluice::to_string(precision), chunk,
+                              threads, seed);
+}
+
+namespace {
+
+constexpr int kCasesPerForm = 22;
+constexpr std::uint64_t kSeed = 20240607;
+/// B T HV K V of one case: keeps the whole table within a minute or so.
+constexpr std::int64_t kLargestWork = 5'000'000;
+
+/// Deals the values of an axis in shuffled rounds, so that each comes equally often.
+template <class T>
+class Deck {
+  public:
+    Deck(std::vector<T> values, std::uint64_t seed) : values_(std::move(values)), random_(seed) {}
+    T next() {
+        if (at_ == 0) random_.shuffle(values_);
+        const T value = values_[at_];
+        at_ = (at_ + 1) % values_.size();
+        return value;
+    }
+
+  private:
+    std::vector<T> values_;
+    Random random_;
+    std::size_t at_ = 0;
+};
+
+template <class T, std::size_t N>
+std::vector<T> list(const T (&values)[N]) {
+    return {std::begin(values), std::end(values)};
+}
+
+class Table {
+  public:
+    std::vector<Case> make() {
+        std::vector<Case> table;
+        for (const Form& form : forms()) {
+            for (int i = 0; i < kCasesPerForm; ++i) table.push_back(deal(form));
+        }
+        return table;
+    }
+
+  private:
+    Case deal(const Form& form) {
+        Case c;
+        c.form = &form;
+        c.seed = random_.next();
+        c.dtype = dtypes_.next();
+        c.gate_dtype = c.dtype == DType::kFloat64 ? c.dtype : gate_dtypes_.next();
+        c.o_dtype = random_.chance(0.5) ? c.dtype : o_dtypes_.next();
+        c.state_dtype = state_dtypes_.next();
+        c.poison = random_.chance(0.5) ? Poison::kNaN : Poison::kHuge;
+        c.strides = strides_.next();
+        c.states = states_.next();
+        c.layout = random_.chance(0.5) ? StateLayout::kKeyFirst : StateLayout::kValueFirst;
+        c.threads = random_.chance(0.25) ? 3 : 1;
+        choose_algorithm(c);
+        choose_values(c);
+        choose_dims(c);
+        return c;
+    }
+
+    void choose_algorithm(Case& c) {
+        c.algorithm = algorithms_.next();
+        c.chunk = c.algorithm == Algorithm::kRecurrent ? 0 : chunks_.next();
+        c.precision = precisions_.next();
+        if (c.dtype == DType::kFloat64 && random_.chance(0.5)) c.precision = Precision::kAuto;
+    }
+
+    void choose_values(Case& c) {
+        const bool delta = c.form->make().update == Update::kDelta;
+        c.kinds.gates = c.form->gate == GateFormula::kNone ? Gates::kMild : gates_.next();
+        c.kinds.keys = keys_.next();
+        if (c.form->beta != BetaFormula::kNone) c.kinds.beta = betas_.next();
+        const bool no_decay = c.form->make().decay() == Decay::kNone;
+        const bool few_keys = c.kinds.keys == Keys::kIdentical || c.kinds.keys == Keys::kFour;
+        // Reflections are bounded for unit keys without decay only.
+        if (c.kinds.beta == Beta::kTwo && !(no_decay && few_keys)) c.kinds.beta = Beta::kOne;
+        // The reduced precision promises nothing about other mixtures of repeated keys.
+        const bool repeated = few_keys || c.kinds.keys == Keys::kCorrelated;
+        if (c.precision == Precision::kBFloat16 && c.form->make().update != Update::kAdditive &&
+            repeated && c.regime() == Regime::kOrdinary) {
+            c.kinds.keys = Keys::kNormalized;
+        }
+        if (!delta && c.form->positive_keys) c.kinds.beta = Beta::kRandom;
+    }
+
+    void choose_dims(Case& c) {
+        Dims& d = c.dims;
+        d.K = channels_k_.next();
+        d.V = random_.chance(0.3) ? d.K : channels_v_.next();
+        d.T = tokens_.next();
+        const std::int64_t group = groups_.next();
+        d.H = 1 + random_.below(3);
+        d.HV = d.H * group;
+        d.B = 1 + random_.below(3);
+        const auto work = [&] { return d.B * d.T * d.HV * d.K * d.V; };
+        if (work() > kLargestWork) d.B = 1;
+        if (work() > kLargestWork) d.H = 1, d.HV = group;
+        while (work() > kLargestWork) {
+            const auto* at = std::find(std::begin(kTokenCounts), std::end(kTokenCounts), d.T);
+            d.T = *(at - 1);
+        }
+        choose_phase(c);
+        choose_packing(c);
+        c.checkpoints = c.phase == Phase::kPrefill && d.T >= 64 && !c.form->make().normalize &&
+                        random_.chance(0.5);
+    }
+
+    void choose_phase(Case& c) {
+        if (c.dims.T > 17 || random_.chance(0.5)) return;
+        c.phase = Phase::kDecode;
+        // Decode: few tokens of more sequences.
+        c.dims.B = 3 + random_.below(3);
+        c.dims.T = c.dims.T == 1 ? 1 : 1 + random_.below(4);
+    }
+
+    void choose_packing(Case& c) {
+        c.packing = packings_.next();
+        c.dims.N = c.dims.B;
+        if (c.packing == Packing::kDense || c.phase == Phase::kDecode) {
+            c.packing = Packing::kDense;
+            return;
+        }
+        c.dims.B = 1;
+        c.dims.N = 1 + random_.below(5);
+        // Cuts may coincide (an empty sequence) or be one apart (a sequence of one token).
+        std::vector<std::int64_t> cuts = {0, c.dims.T};
+        for (std::int64_t n = 1; n < c.dims.N; ++n) {
+            const std::int64_t any = random_.below(c.dims.T + 1);
+            const std::int64_t near = std::min(c.dims.T, cuts.back() + random_.below(2));
+            cuts.push_back(random_.chance(0.4) ? near : any);
+        }
+        std::sort(cuts.begin(), cuts.end());
+        for (std::size_t n = 0; n + 1 < cuts.size(); ++n) c.lengths.push_back(cuts[n + 1] - cuts[n]);
+    }
+
+    Random random_{kSeed};
+    Deck<std::int64_t> tokens_{list(kTokenCounts), kSeed + 1};
+    Deck<std::int64_t> channels_k_{list(kChannelCounts), kSeed + 2};
+    Deck<std::int64_t> channels_v_{list(kChannelCounts), kSeed + 3};
+    Deck<std::int64_t> groups_{list(kGroupSizes), kSeed + 4};
+    Deck<Gates> gates_{{Gates::kZero, Gates::kMild, Gates::kStrong, Gates::kSpikes,
+                        Gates::kMinusInfinity, Gates::kAllForget, Gates::kOneChannel},
+                       kSeed + 5};
+    Deck<Keys> keys_{
+        {Keys::kRandom, Keys::kNormalized, Keys::kCorrelated, Keys::kIdentical, Keys::kFour},
+        kSeed + 6};
+    Deck<Beta> betas_{{Beta::kRandom, Beta::kOne, Beta::kTwo}, kSeed + 7};
+    Deck<States> states_{{States::kNone, States::kFinal, States::kDense, States::kInPlace,
+                          States::kMasked, States::kPool, States::kPoolInPlace, States::kPoolShift,
+                          States::kPoolMasked},
+                         kSeed + 8};
+    Deck<Packing> packings_{{Packing::kDense, Packing::kInt32, Packing::kInt64}, kSeed + 9};
+    Deck<Strides> strides_{{Strides::kContiguous, Strides::kTransposed, Strides::kSliced,
+                            Strides::kPadded, Strides::kInterleaved, Strides::kReversed,
+                            Strides::kExpanded},
+                           kSeed + 10};
+    Deck<DType> dtypes_{list(kDTypes), kSeed + 11};
+    Deck<DType> gate_dtypes_{{DType::kFloat32, DType::kBFloat16, DType::kFloat16}, kSeed + 12};
+    Deck<DType> o_dtypes_{list(kDTypes), kSeed + 13};
+    Deck<DType> state_dtypes_{list(kDTypes), kSeed + 14};
+    Deck<Algorithm> algorithms_{
+        {Algorithm::kChunked, Algorithm::kChunked, Algorithm::kRecurrent, Algorithm::kAuto},
+        kSeed + 15};
+    Deck<Precision> precisions_{{Precision::kAuto, Precision::kFloat32, Precision::kBFloat16,
+                                 Precision::kFloat64},
+                                kSeed + 16};
+    Deck<int> chunks_{list(kChunks), kSeed + 17};
+};
+
+}  // namespace
+
+std::span<const Case> cases() {
+    static const std::vector<Case> kTable = Table().make();
+    return kTable;
+}
+
+}  // namespace sluice::test
