@@ -24,7 +24,8 @@ struct Plan {
 
     /// Several lines, "name: value".
     [[nodiscard]] std::string to_string() const;
-    /// FNV-1a of everything that can change a result's bits (not threads, not predictions).
+    /// FNV-1a of everything that can change a result's bits: not threads, nor the value tile (every
+    /// value channel is computed in the same order whatever its tile), nor predictions.
     [[nodiscard]] std::uint64_t hash() const noexcept;
 };
 

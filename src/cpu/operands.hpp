@@ -38,7 +38,8 @@ class Operands {
 
     [[nodiscard]] std::int64_t key_stride() const { return key_stride_; }
     [[nodiscard]] std::int64_t value_stride() const { return value_stride_; }
-    [[nodiscard]] std::int64_t length() const { return tile_.length; }
+    /// Value channels of the loaded tile; a normalised spec's key sum is in the next column.
+    [[nodiscard]] std::int64_t values() const { return tile_.channels; }
 
     // Row t of each; a and b are empty unless the update is rank-one, beta unless delta.
     AlignedVector<Real> q, k, a, b;  // [length, key_stride]

@@ -1,11 +1,11 @@
 #include "cpu/program.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "core/convert.hpp"
+#include "cpu/elementwise.hpp"
 
 namespace sluice::cpu {
 
@@ -14,26 +14,28 @@ namespace {
 constexpr double kNormEpsilon = 1e-6;
 
 template <class Real>
-using Array = Eigen::Map<Eigen::Array<Real, Eigen::Dynamic, 1>>;
-template <class Real>
-using ConstArray = Eigen::Map<const Eigen::Array<Real, Eigen::Dynamic, 1>>;
-
-template <class Real>
 void unary(Op op, std::int64_t n, const Real* in, Real* out) {
-    const ConstArray<Real> x(in, n);
-    Array<Real> y(out, n);
+    const auto apply = [&](auto f) { map_elements(n, in, out, f); };
     switch (op) {
-        case Op::kNegate: y = -x; break;
-        case Op::kExp: y = x.exp(); break;
-        case Op::kLog: y = x.log(); break;
+        case Op::kNegate: apply([](const auto& x) { return -x; }); break;
+        case Op::kExp: apply([](const auto& x) { return x.exp(); }); break;
+        case Op::kLog: apply([](const auto& x) { return x.log(); }); break;
         // max(x, 0) + log(1 + exp(-|x|)) never overflows.
-        case Op::kSoftplus: y = x.max(Real(0)) + (-x.abs()).exp().log1p(); break;
-        case Op::kSigmoid: y = (Real(1) + (-x).exp()).inverse(); break;
-        case Op::kSilu: y = x / (Real(1) + (-x).exp()); break;
-        case Op::kRelu: y = x.max(Real(0)); break;
-        case Op::kElu: y = x.max(Real(0)) + x.min(Real(0)).expm1(); break;
-        case Op::kTanh: y = x.tanh(); break;
-        case Op::kSqrt: y = x.sqrt(); break;
+        case Op::kSoftplus:
+            apply([](const auto& x) { return (x.max(Real(0)) + (-x.abs()).exp().log1p()).eval(); });
+            break;
+        case Op::kSigmoid:
+            apply([](const auto& x) { return (Real(1) + (-x).exp()).inverse().eval(); });
+            break;
+        case Op::kSilu:
+            apply([](const auto& x) { return (x / (Real(1) + (-x).exp())).eval(); });
+            break;
+        case Op::kRelu: apply([](const auto& x) { return x.max(Real(0)).eval(); }); break;
+        case Op::kElu:
+            apply([](const auto& x) { return (x.max(Real(0)) + x.min(Real(0)).expm1()).eval(); });
+            break;
+        case Op::kTanh: apply([](const auto& x) { return x.tanh(); }); break;
+        case Op::kSqrt: apply([](const auto& x) { return x.sqrt(); }); break;
         default: break;
     }
 }
@@ -83,10 +85,20 @@ void binary(Op op, std::int64_t rows, std::int64_t columns, Real* out, const Rea
     }
 }
 
+/// 1 / sqrt(sum x^2 + epsilon), summed in a fixed order.
 template <class Real>
 Real inverse_norm(const Real* row, std::int64_t n) {
-    const ConstArray<Real> x(row, n);
-    return Real(1) / std::sqrt(x.square().sum() + Real(kNormEpsilon));
+    constexpr std::int64_t kLanes = 16;
+    Real sums[kLanes] = {};
+    std::int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        for (std::int64_t lane = 0; lane < kLanes; ++lane)
+            sums[lane] += row[i + lane] * row[i + lane];
+    }
+    for (std::int64_t lane = 0; i + lane < n; ++lane) sums[lane] += row[i + lane] * row[i + lane];
+    Real total = Real(kNormEpsilon);
+    for (const Real sum : sums) total += sum;
+    return Real(1) / std::sqrt(total);
 }
 
 /// dy/dx of an elementwise operation, from its operand and its result.

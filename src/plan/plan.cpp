@@ -30,7 +30,6 @@ std::uint64_t Plan::hash() const noexcept {
     mix(static_cast<std::uint64_t>(precision));
     mix(static_cast<std::uint64_t>(chunk));
     mix(static_cast<std::uint64_t>(block));
-    mix(static_cast<std::uint64_t>(value_tile));
     return h;
 }
 
