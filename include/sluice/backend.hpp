@@ -7,6 +7,7 @@
 
 #include "sluice/plan.hpp"
 #include "sluice/problem.hpp"
+#include "sluice/work.hpp"
 
 namespace sluice {
 
@@ -21,8 +22,9 @@ class Backend {
     [[nodiscard]] virtual std::string_view name() const noexcept = 0;
     [[nodiscard]] virtual std::string_view summary() const noexcept = 0;
     [[nodiscard]] virtual Support supports(const Problem& problem) const = 0;
-    [[nodiscard]] virtual Plan plan(const Problem& problem) const = 0;
-    /// Writes the problem's outputs. `plan` comes from this backend's plan(problem).
+    /// Chooses among candidates by predicted time on `device`.
+    [[nodiscard]] virtual Plan plan(const Problem& problem, const DeviceSpec& device) const = 0;
+    /// Writes the problem's outputs. `plan` comes from this backend's plan() of the same problem.
     virtual void run(const Problem& problem, const Plan& plan) const = 0;
 };
 

@@ -10,4 +10,8 @@ namespace sluice {
 /// The bandwidth is of memory only where the buffers (256 MB at most) exceed the last-level cache.
 [[nodiscard]] const DeviceSpec& host_device();
 
+/// This CPU by its core count and vector width, at a nominal clock: costs nothing to ask. The
+/// planner's device where nobody measured; good for choosing, not for predicting.
+[[nodiscard]] const DeviceSpec& nominal_host();
+
 }  // namespace sluice

@@ -2,13 +2,20 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "sluice/backend.hpp"
+#include "sluice/device.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/problem.hpp"
 
 namespace sluice {
+
+/// The plan that forward() (or step(), by phase) would run for these arguments, on a device: for
+/// predictions, pass the measured host_device(); the default is nominal_host().
+[[nodiscard]] Plan plan(const Spec& spec, const Arguments& arguments, const Options& options = {},
+                        Phase phase = Phase::kPrefill, const DeviceSpec& device = nominal_host());
 
 /// Runs `spec` over whole sequences and writes arguments.o and the requested states.
 /// Throws Error before anything is written. Returns the plan that ran.

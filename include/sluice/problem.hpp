@@ -163,8 +163,8 @@ struct Problem {
     [[nodiscard]] std::string to_string() const;
 };
 
-/// The extents that the inputs (and cu_seqlens) agree on, checked as bind() checks them; for callers
-/// that allocate outputs. arguments.o and the states are not looked at.
+/// The extents that the inputs (and cu_seqlens) agree on, checked as bind() checks them; for
+/// callers that allocate outputs. arguments.o and the states are not looked at.
 [[nodiscard]] Dims infer_dims(const Spec& spec, const Arguments& arguments);
 
 /// Validates `arguments` against `spec` and binds them. Throws Error; reads no tensor elements but

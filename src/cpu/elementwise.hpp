@@ -10,13 +10,13 @@
 
 namespace sluice::cpu {
 
-/// out = f(in) for n elements; f maps Eigen arrays of kBlock elements. in may be out.
+/// out = f(in) for n elements; f maps Eigen arrays of kWidth elements. in may be out.
 template <class Real, class F>
 void map_elements(std::int64_t n, const Real* in, Real* out, F&& f) {
-    constexpr int kBlock = 16;
-    using Block = Eigen::Array<Real, kBlock, 1>;
+    constexpr int kWidth = 16;
+    using Block = Eigen::Array<Real, kWidth, 1>;
     std::int64_t i = 0;
-    for (; i + kBlock <= n; i += kBlock) {
+    for (; i + kWidth <= n; i += kWidth) {
         const Block x = Eigen::Map<const Block>(in + i);
         Eigen::Map<Block>(out + i) = f(x);
     }

@@ -16,7 +16,7 @@ class OracleBackend final : public Backend {
         if (problem.device.kind != DeviceKind::kCpu) return {false, "tensors must be on the CPU"};
         return {true, ""};
     }
-    [[nodiscard]] Plan plan(const Problem& problem) const override {
+    [[nodiscard]] Plan plan(const Problem& problem, const DeviceSpec& device) const override {
         Plan plan;
         plan.backend = name();
         plan.kernel = "recurrent";
@@ -26,6 +26,7 @@ class OracleBackend final : public Backend {
         plan.value_tile = problem.dims.V;
         plan.tasks = problem.dims.N * problem.dims.HV;
         plan.threads = thread_count(problem.threads);
+        plan.floor = floor_on(device, work(problem));
         plan.workspace_bytes = plan.threads * problem.dims.K *
                                state_columns(problem, problem.dims.V) *
                                static_cast<std::int64_t>(sizeof(double));

@@ -188,17 +188,20 @@ bool wants_double(const BoundConv& conv, Precision precision) {
            is_double(conv.final.value_or(conv.x));
 }
 
-constexpr int kBlockChannels = 64;
+constexpr int kBlockChannels = 256;
+/// Rows are computed in whole multiples of this, padded with zeros: every channel then goes through
+/// the same vector code wherever it stands, and gets the same bits.
+constexpr int kLanes = 16;
 
-/// One sequence, one block of channels. Rows are whole blocks (the lanes past `count` hold zeros),
-/// so that every channel goes through the same vector code wherever it stands.
+/// One sequence, one block of channels.
 template <class Real, int W>
 class BlockTask {
   public:
     BlockTask(const BoundConv& conv, std::int64_t first_channel)
         : conv_(conv),
           first_(first_channel),
-          count_(std::min<std::int64_t>(kBlockChannels, conv.channels - first_channel)) {
+          count_(std::min<std::int64_t>(kBlockChannels, conv.channels - first_channel)),
+          lanes_((count_ + kLanes - 1) / kLanes * kLanes) {
         for (int w = 0; w < W; ++w) {
             load(conv.weight, w * conv.weight.stride_elements[1], 0, weight_.col(w));
         }
@@ -213,10 +216,13 @@ class BlockTask {
             // The ring holds token i - W + 1 + w in column (i + w) % W. Reading x before writing y
             // is what makes y == x safe.
             load(conv_.x, row_offset(conv_.x, sequence.batch, t), 2, ring_.col((i + W - 1) % W));
-            Row sum = bias_;
-            for (int w = 0; w < W; ++w) sum += weight_.col(w) * ring_.col((i + w) % W);
+            auto sum = sum_.head(lanes_);
+            sum = bias_.head(lanes_);
+            for (int w = 0; w < W; ++w) {
+                sum += weight_.col(w).head(lanes_) * ring_.col((i + w) % W).head(lanes_);
+            }
             if (conv_.activation == Activation::kSilu) sum /= Real(1) + (-sum).exp();
-            store(conv_.y, row_offset(conv_.y, sequence.batch, t), 2, sum);
+            store(conv_.y, row_offset(conv_.y, sequence.batch, t), 2, sum_);
         }
         store_state(sequence.write_slot, length);
     }
@@ -259,9 +265,11 @@ class BlockTask {
     const BoundConv& conv_;
     std::int64_t first_;
     std::int64_t count_;
+    std::int64_t lanes_;
     Rows weight_ = Rows::Zero();
     Row bias_ = Row::Zero();
     Rows ring_;
+    Row sum_;
 };
 
 template <class Real, int W>

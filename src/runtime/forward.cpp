@@ -11,12 +11,18 @@ Plan run(const Spec& spec, const Arguments& arguments, const Options& options, P
     const Problem problem = bind(spec, arguments, options, phase);
     const Backend& backend = select_backend(problem, options.backend);
     if (options.validate) cpu::check_values(problem);
-    Plan plan = backend.plan(problem);
+    Plan plan = backend.plan(problem, nominal_host());
     backend.run(problem, plan);
     return plan;
 }
 
 }  // namespace
+
+Plan plan(const Spec& spec, const Arguments& arguments, const Options& options, Phase phase,
+          const DeviceSpec& device) {
+    const Problem problem = bind(spec, arguments, options, phase);
+    return select_backend(problem, options.backend).plan(problem, device);
+}
 
 Plan forward(const Spec& spec, const Arguments& arguments, const Options& options) {
     return run(spec, arguments, options, Phase::kPrefill);

@@ -7,9 +7,9 @@
 namespace sluice::test {
 
 const char* to_string(States states) noexcept {
-    constexpr const char* kNames[kNumStates] = {"none",   "final", "dense",    "in-place",
-                                                "masked", "pool",  "pool-in-place", "pool-shift",
-                                                "pool-masked"};
+    constexpr const char* kNames[kNumStates] = {"none",          "final",      "dense",
+                                                "in-place",      "masked",     "pool",
+                                                "pool-in-place", "pool-shift", "pool-masked"};
     return kNames[static_cast<int>(states)];
 }
 
@@ -33,9 +33,9 @@ Regime Case::regime() const {
 }
 
 std::string Case::name() const {
-    std::string text = fmt::format(
-        "{} {} B{} T{} H{} HV{} K{} V{} N{} {}", form->name, sluice::to_string(phase), dims.B,
-        dims.T, dims.H, dims.HV, dims.K, dims.V, dims.N, to_string(packing));
+    std::string text =
+        fmt::format("{} {} B{} T{} H{} HV{} K{} V{} N{} {}", form->name, sluice::to_string(phase),
+                    dims.B, dims.T, dims.H, dims.HV, dims.K, dims.V, dims.N, to_string(packing));
     if (!lengths.empty()) text += " " + sluice::to_string(lengths);
     text += fmt::format(" {} gates:{} o:{} state:{}", sluice::to_string(dtype),
                         sluice::to_string(gate_dtype), sluice::to_string(o_dtype),
@@ -44,9 +44,8 @@ std::string Case::name() const {
                         to_string(kinds.gates), to_string(kinds.keys), to_string(kinds.beta),
                         to_string(states), sluice::to_string(layout),
                         checkpoints ? " checkpoints" : "", to_string(strides));
-    return text + fmt::format(" {} {} chunk {} threads {} seed {:#x}",
-                              sluice::to_string(algorithm), sluice::to_string(precision), chunk,
-                              threads, seed);
+    return text + fmt::format(" {} {} chunk {} threads {} seed {:#x}", sluice::to_string(algorithm),
+                              sluice::to_string(precision), chunk, threads, seed);
 }
 
 namespace {
@@ -117,21 +116,25 @@ class Table {
     }
 
     void choose_values(Case& c) {
-        const bool delta = c.form->make().update == Update::kDelta;
+        const Spec spec = c.form->make();
         c.kinds.gates = c.form->gate == GateFormula::kNone ? Gates::kMild : gates_.next();
         c.kinds.keys = keys_.next();
         if (c.form->beta != BetaFormula::kNone) c.kinds.beta = betas_.next();
-        const bool no_decay = c.form->make().decay() == Decay::kNone;
-        const bool few_keys = c.kinds.keys == Keys::kIdentical || c.kinds.keys == Keys::kFour;
-        // Reflections are bounded for unit keys without decay only.
-        if (c.kinds.beta == Beta::kTwo && !(no_decay && few_keys)) c.kinds.beta = Beta::kOne;
+        if (c.kinds.beta == Beta::kTwo) {
+            // Reflections are bounded for repeated unit keys without decay only.
+            const bool reachable = c.form->beta != BetaFormula::kSigmoid;
+            if (!reachable || spec.decay() != Decay::kNone) {
+                c.kinds.beta = Beta::kOne;
+            } else if (c.kinds.keys != Keys::kIdentical) {
+                c.kinds.keys = Keys::kFour;
+            }
+        }
         // The reduced precision promises nothing about other mixtures of repeated keys.
-        const bool repeated = few_keys || c.kinds.keys == Keys::kCorrelated;
-        if (c.precision == Precision::kBFloat16 && c.form->make().update != Update::kAdditive &&
-            repeated && c.regime() == Regime::kOrdinary) {
+        const bool repeated = c.kinds.keys != Keys::kRandom && c.kinds.keys != Keys::kNormalized;
+        if (c.precision == Precision::kBFloat16 && spec.update != Update::kAdditive && repeated &&
+            c.regime() == Regime::kOrdinary) {
             c.kinds.keys = Keys::kNormalized;
         }
-        if (!delta && c.form->positive_keys) c.kinds.beta = Beta::kRandom;
     }
 
     void choose_dims(Case& c) {
@@ -181,7 +184,8 @@ class Table {
             cuts.push_back(random_.chance(0.4) ? near : any);
         }
         std::sort(cuts.begin(), cuts.end());
-        for (std::size_t n = 0; n + 1 < cuts.size(); ++n) c.lengths.push_back(cuts[n + 1] - cuts[n]);
+        for (std::size_t n = 0; n + 1 < cuts.size(); ++n)
+            c.lengths.push_back(cuts[n + 1] - cuts[n]);
     }
 
     Random random_{kSeed};
@@ -196,15 +200,15 @@ class Table {
         {Keys::kRandom, Keys::kNormalized, Keys::kCorrelated, Keys::kIdentical, Keys::kFour},
         kSeed + 6};
     Deck<Beta> betas_{{Beta::kRandom, Beta::kOne, Beta::kTwo}, kSeed + 7};
-    Deck<States> states_{{States::kNone, States::kFinal, States::kDense, States::kInPlace,
-                          States::kMasked, States::kPool, States::kPoolInPlace, States::kPoolShift,
-                          States::kPoolMasked},
-                         kSeed + 8};
+    Deck<States> states_{
+        {States::kNone, States::kFinal, States::kDense, States::kInPlace, States::kMasked,
+         States::kPool, States::kPoolInPlace, States::kPoolShift, States::kPoolMasked},
+        kSeed + 8};
     Deck<Packing> packings_{{Packing::kDense, Packing::kInt32, Packing::kInt64}, kSeed + 9};
-    Deck<Strides> strides_{{Strides::kContiguous, Strides::kTransposed, Strides::kSliced,
-                            Strides::kPadded, Strides::kInterleaved, Strides::kReversed,
-                            Strides::kExpanded},
-                           kSeed + 10};
+    Deck<Strides> strides_{
+        {Strides::kContiguous, Strides::kTransposed, Strides::kSliced, Strides::kPadded,
+         Strides::kInterleaved, Strides::kReversed, Strides::kExpanded},
+        kSeed + 10};
     Deck<DType> dtypes_{list(kDTypes), kSeed + 11};
     Deck<DType> gate_dtypes_{{DType::kFloat32, DType::kBFloat16, DType::kFloat16}, kSeed + 12};
     Deck<DType> o_dtypes_{list(kDTypes), kSeed + 13};
@@ -212,9 +216,9 @@ class Table {
     Deck<Algorithm> algorithms_{
         {Algorithm::kChunked, Algorithm::kChunked, Algorithm::kRecurrent, Algorithm::kAuto},
         kSeed + 15};
-    Deck<Precision> precisions_{{Precision::kAuto, Precision::kFloat32, Precision::kBFloat16,
-                                 Precision::kFloat64},
-                                kSeed + 16};
+    Deck<Precision> precisions_{
+        {Precision::kAuto, Precision::kFloat32, Precision::kBFloat16, Precision::kFloat64},
+        kSeed + 16};
     Deck<int> chunks_{list(kChunks), kSeed + 17};
 };
 

@@ -64,7 +64,8 @@ struct Case {
 
 // The values that every axis of the table takes; a test counts that all of them occur.
 inline constexpr std::int64_t kTokenCounts[] = {1, 15, 16, 17, 63, 64, 65, 128, 200, 500};
-inline constexpr std::int64_t kChannelCounts[] = {8, 16, 20, 32, 60, 64, 80, 96, 100, 128, 192, 256};
+inline constexpr std::int64_t kChannelCounts[] = {8,  16, 20,  32,  60,  64,
+                                                  80, 96, 100, 128, 192, 256};
 inline constexpr std::int64_t kGroupSizes[] = {1, 2, 3, 4, 8};
 inline constexpr int kChunks[] = {0, 16, 32, 64, 128};
 inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,

@@ -105,7 +105,9 @@ Guarded Guarded::indices(const std::vector<std::int64_t>& shape,
     for_each_offset(tensor.view_, [&](std::int64_t offset) {
         const std::int64_t value = values[i++];
         switch (dtype) {
-            case DType::kInt64: static_cast<std::int64_t*>(tensor.view_.data)[offset] = value; break;
+            case DType::kInt64:
+                static_cast<std::int64_t*>(tensor.view_.data)[offset] = value;
+                break;
             case DType::kInt32:
                 static_cast<std::int32_t*>(tensor.view_.data)[offset] =
                     static_cast<std::int32_t>(value);

@@ -35,8 +35,7 @@ inline constexpr double kBlockAllowance = 4;
 [[nodiscard]] std::string describe(const Accuracy& accuracy, double bound);
 
 /// Blocks of an output [B, T, HV, V], by sequence.
-[[nodiscard]] std::vector<Block> token_blocks(const TensorView& result,
-                                              const TensorView& reference,
+[[nodiscard]] std::vector<Block> token_blocks(const TensorView& result, const TensorView& reference,
                                               const std::vector<Sequence>& sequences);
 /// Blocks of a tensor whose first two dimensions are (sequence, head).
 [[nodiscard]] std::vector<Block> head_blocks(const TensorView& result, const TensorView& reference);

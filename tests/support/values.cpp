@@ -38,7 +38,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double log_sigmoid(double x) { return x > 0 ? -std::log1p(std::exp(-x)) : x - std::log1p(std::exp(x)); }
+double log_sigmoid(double x) {
+    return x > 0 ? -std::log1p(std::exp(-x)) : x - std::log1p(std::exp(x));
+}
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double logit(double p) { return std::log(p) - std::log1p(-p); }
 /// The x whose softplus is y.
@@ -89,8 +91,9 @@ class Generator {
         // Per-head parameters first: the raw gates are chosen with them in hand.
         for (const bool per_head : {true, false}) {
             for (const Input& input : spec_.inputs) {
-                const bool is_parameter = input.name == "A_log" || input.name == "dt_bias" ||
-                                          (input.name == "A" && form_.gate == GateFormula::kTimeStep);
+                const bool is_parameter =
+                    input.name == "A_log" || input.name == "dt_bias" ||
+                    (input.name == "A" && form_.gate == GateFormula::kTimeStep);
                 if (is_parameter == per_head) made_[input.name] = make(input);
             }
         }
@@ -106,7 +109,8 @@ class Generator {
         }
         if (name == "q" || name == "C") return queries(input, random);
         if (name == "g") {
-            return filled(input, [&](const Index& index) { return log_decay(input, index, random); });
+            return filled(input,
+                          [&](const Index& index) { return log_decay(input, index, random); });
         }
         if (name == "g_raw") return raw_gates(input, random);
         if (name == "A_log") {
@@ -245,8 +249,8 @@ class Generator {
 
     double beta(Random& random) const {
         // +40 saturates a sigmoid: exactly 1 in every arithmetic.
-        const bool raw = form_.beta == BetaFormula::kSigmoid ||
-                         form_.beta == BetaFormula::kTwiceSigmoid;
+        const bool raw =
+            form_.beta == BetaFormula::kSigmoid || form_.beta == BetaFormula::kTwiceSigmoid;
         const double random_value = random.normal();
         switch (kinds_.beta) {
             case Beta::kRandom: return raw ? random_value : sigmoid(random_value);

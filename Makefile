@@ -1,0 +1,35 @@
+# Thin: every target is a script or a CMake preset.
+.DEFAULT_GOAL := help
+.PHONY: help run test asan-test bench tidy format format-check clean
+
+help:
+	@echo 'make run           build, verify, measure and report (installs what is missing, as root)'
+	@echo 'make test          build and run every test'
+	@echo 'make asan-test     the same under address and undefined-behaviour sanitizers'
+	@echo 'make bench         the measured tables of docs/ on this machine'
+	@echo 'make tidy          clang-tidy on every file'
+	@echo 'make format        clang-format in place; format-check only looks'
+
+run:
+	@scripts/run.sh
+
+test:
+	@scripts/test.sh cpu
+
+asan-test:
+	@scripts/test.sh asan
+
+bench:
+	@scripts/bench.sh
+
+tidy:
+	@scripts/tidy.sh
+
+format:
+	@scripts/format.sh
+
+format-check:
+	@scripts/format.sh --check
+
+clean:
+	rm -rf build report

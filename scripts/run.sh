@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# `make run`: from a clone to measured numbers.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/steps.sh
+sluice=build/cpu/bin/sluice
+golden=tests/data/golden
+mkdir -p report
+
+cat <<'TXT'
+Sluice: recurrent-state ("linear") attention. This will
+  1. install missing packages   2. configure   3. build the library and the command
+  4. verify golden files        5. run a tensor file      6. measure against softmax attention
+  7. write a report
+Two to five minutes the first time on two cores, seconds afterwards.
+TXT
+
+step "packages"
+ensure_packages
+
+step "configure (build/cpu)"
+configure cpu
+
+step "build the library and the command 'sluice'"
+cmake --build --preset cpu --target sluice_cli
+
+step "verify: recompute $(find "$golden" -name '*.safetensors' | wc -l) golden files of public references"
+"$sluice" verify "$golden"/*.safetensors
+
+step "run: one tensor file through gated linear attention"
+"$sluice" run --op gla "$golden/gla_mild.safetensors" -o report/gla_mild.out.safetensors
+
+step "bench: recurrences against softmax attention, prefill, on this machine"
+"$sluice" bench --op gla,simple_gla,mamba2,gated_delta_rule,softmax -B 1 -T 512,1024,2048,4096 \
+    -H 4 -K 128 -V 128 --dtype float32 --max-seconds 2 --output report/records.json
+
+step "report"
+"$sluice" report report/records.json -o report/report.md
+"$sluice" report report/records.json -o report/report.html
+
+cat <<TXT
+
+[$(printf '%3d' $((SECONDS - started)))s] Done: report/report.md and report/report.html.
+
+What the numbers mean. Each row is the median time of one call on this machine. "floor" is the least
+time that this machine's measured memory and matrix-product rates allow for the same work; the
+fraction says how much of it was reached. Recurrences grow linearly with T and softmax attention
+quadratically: the report says where the lines cross, and what the floor of the same shape is on an
+H200, where the project's GPU kernels will be measured against it.
+
+Next:
+  $sluice info                      what this machine can do, and every variant
+  $sluice bench --help              your shapes, a real model's shapes, decode
+  make test                         every test
+TXT
