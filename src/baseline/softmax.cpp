@@ -20,7 +20,7 @@ namespace {
 
 // Eigen's AVX-512 product works on 48 rows at a time and halves its speed at 64.
 constexpr std::int64_t kQueryBlock = 96;
-constexpr std::int64_t kKeyBlock = 256;
+constexpr std::int64_t kKeyBlock = 128;
 static_assert(kQueryBlock <= kKeyBlock);  // the queries are converted in the keys' buffer
 
 using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

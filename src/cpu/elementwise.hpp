@@ -34,7 +34,9 @@ template <class Real>
 void decay_factors(std::int64_t n, const Real* log_decay, Real* out) {
     const Real smallest = sizeof(Real) == 4 ? Real(-87) : Real(-708);
     map_elements(n, log_decay, out, [smallest](const auto& g) {
-        return (g < smallest).select(Real(0), g.exp()).eval();
+        // exp on its own: Eigen does not vectorise across a select.
+        const auto e = g.exp().eval();
+        return (g < smallest).select(Real(0), e).eval();
     });
 }
 
