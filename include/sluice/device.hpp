@@ -10,6 +10,9 @@ namespace sluice {
 /// The bandwidth is of memory only where the buffers (256 MB at most) exceed the last-level cache.
 [[nodiscard]] const DeviceSpec& host_device();
 
+/// The same, measured anew on each call: other programs may have disturbed the first time.
+[[nodiscard]] DeviceSpec measure_host_device();
+
 /// This CPU by its core count and vector width, at a nominal clock: costs nothing to ask. The
 /// planner's device where nobody measured; good for choosing, not for predicting.
 [[nodiscard]] const DeviceSpec& nominal_host();

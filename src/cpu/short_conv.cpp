@@ -7,7 +7,6 @@
 
 #include <Eigen/Core>
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "core/convert.hpp"
@@ -64,17 +63,19 @@ void check_extents(const ShortConvArguments& a) {
 }
 
 void check_tensors(const ShortConvArguments& a, std::int64_t sequences) {
-    const auto [B, T, D] = std::array{a.x.extents[0], a.x.extents[1], a.x.extents[2]};
-    const std::int64_t W = a.weight.extents[1];
-    check_tensor({"x", &a.x}, {B, T, D}, "[B, T, D]");
-    check_tensor({"weight", &a.weight}, {D, W}, "[D, W]");
-    check_tensor({"y", &a.y}, {B, T, D}, "[B, T, D]");
-    if (a.bias) check_tensor({"bias", &*a.bias}, {D}, "[D]");
+    const std::int64_t batch = a.x.extents[0];
+    const std::int64_t tokens = a.x.extents[1];
+    const std::int64_t channels = a.x.extents[2];
+    const std::int64_t width = a.weight.extents[1];
+    check_tensor({"x", &a.x}, {batch, tokens, channels}, "[B, T, D]");
+    check_tensor({"weight", &a.weight}, {channels, width}, "[D, W]");
+    check_tensor({"y", &a.y}, {batch, tokens, channels}, "[B, T, D]");
+    if (a.bias) check_tensor({"bias", &*a.bias}, {channels}, "[D]");
     const auto check_state = [&](const char* name, const std::optional<TensorView>& state,
                                  const std::optional<TensorView>& slots) {
         if (!state) return;
         const std::int64_t rows = !slots ? sequences : state->rank > 0 ? state->extents[0] : 0;
-        check_tensor({name, &*state}, {rows, D, W - 1},
+        check_tensor({name, &*state}, {rows, channels, width - 1},
                      slots ? "[slots, D, W - 1]" : "[N, D, W - 1]");
     };
     check_state("initial", a.initial, a.read_slots);

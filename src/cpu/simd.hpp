@@ -20,9 +20,9 @@ inline constexpr int kVectorRegisters = sizeof(void*) == 8 ? 16 : 8;
 template <class Real>
 struct Simd {
     static constexpr std::int64_t kLanes = kVectorBytes / static_cast<std::int64_t>(sizeof(Real));
-    typedef Real Vector __attribute__((vector_size(kVectorBytes)));
-    typedef Real Unaligned
-        __attribute__((vector_size(kVectorBytes), aligned(alignof(Real)), may_alias));
+    using Vector __attribute__((vector_size(kVectorBytes))) = Real;
+    using Unaligned __attribute__((vector_size(kVectorBytes), aligned(alignof(Real)), may_alias)) =
+        Real;
 
     static Vector load(const Real* p) { return *reinterpret_cast<const Unaligned*>(p); }
     static void store(Real* p, Vector v) { *reinterpret_cast<Unaligned*>(p) = v; }

@@ -92,7 +92,9 @@ double measure_product_flops_per_s() {
     return 2 * n * n * n / seconds;
 }
 
-DeviceSpec probe() {
+}  // namespace
+
+DeviceSpec measure_host_device() {
     DeviceSpec device;
     device.multiprocessors = omp_get_num_procs();
     device.name = fmt::format("{}, {} cores", processor_name(), device.multiprocessors);
@@ -105,10 +107,8 @@ DeviceSpec probe() {
     return device;
 }
 
-}  // namespace
-
 const DeviceSpec& host_device() {
-    static const DeviceSpec kDevice = probe();
+    static const DeviceSpec kDevice = measure_host_device();
     return kDevice;
 }
 

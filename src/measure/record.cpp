@@ -120,7 +120,10 @@ class Reader {
   public:
     Reader(const Json& object, std::string source, std::string path)
         : object_(object), source_(std::move(source)), path_(std::move(path)) {
-        if (!object.is_object()) refuse(path_, object.type_name(), "an object");
+        if (!object.is_object()) {
+            const std::string name = path_.substr(0, path_.find_last_not_of(".: ") + 1);
+            refuse(name, object.type_name(), "an object");
+        }
     }
 
     void operator()(const char* name, std::string& member) {

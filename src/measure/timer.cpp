@@ -19,7 +19,10 @@ bool is_settled(const StoppingRule& rule, const std::vector<double>& samples) {
     const double seconds = 1e-6 * std::accumulate(samples.begin(), samples.end(), 0.0);
     if (runs >= rule.max_runs || seconds >= rule.max_seconds) return true;
     if (runs < rule.min_runs || seconds < rule.min_seconds) return false;
-    return summarize(samples).relative_mad <= rule.relative_mad;
+    const Summary summary = summarize(samples);
+    const double quartiles = (quantile(samples, 0.75) - quantile(samples, 0.25)) / 2;
+    return summary.relative_mad <= rule.relative_spread &&
+           quartiles <= rule.relative_spread * summary.median;
 }
 
 std::vector<double> sample_us(const StoppingRule& rule, const std::function<void()>& run,

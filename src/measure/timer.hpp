@@ -17,7 +17,9 @@ struct StoppingRule {
     int max_runs = 1000;
     double min_seconds = 0.05;  // of timed runs, so that a microsecond's work is not three samples
     double max_seconds = 2;     // of timed runs
-    double relative_mad = 0.01;
+    /// Largest median deviation, and largest half distance of the quartiles, over the median. They
+    /// agree for symmetric samples; the former alone would not see every other run being slow.
+    double relative_spread = 0.01;
 };
 
 /// Whether `samples` (microseconds) are enough.

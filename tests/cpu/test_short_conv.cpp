@@ -175,7 +175,7 @@ TEST(ShortConv, MatchesTheDefinitionOverShapesAndTypes) {
     for (const DType dtype :
          {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
         for (const std::int64_t W : {2, 3, 4}) {
-            for (const std::int64_t D : {1, 5, 16, 64, 67, 192}) {
+            for (const std::int64_t D : {1, 5, 16, 67, 256, 300}) {
                 for (const std::int64_t T : {0, 1, 2, 3, 4, 33}) {
                     SCOPED_TRACE(testing::Message()
                                  << to_string(dtype) << " T" << T << " D" << D << " W" << W);
@@ -336,7 +336,7 @@ TEST(ShortConv, TokenByTokenInPlaceEqualsOnePass) {
 TEST(ShortConv, InPlaceMatchesTheDefinition) {
     for (const std::int64_t W : {2, 3, 4}) {
         std::vector<Sequence> sequences;
-        Call p = packed_call({3, 0, 21, 1, 2}, 130, W, DType::kFloat32, sequences);
+        Call p = packed_call({3, 0, 21, 1, 2}, 270, W, DType::kFloat32, sequences);
         p.arguments.y = p.arguments.x;
         p.arguments.final = p.arguments.initial;
         expect_matches_reference(p.arguments, sequences);
@@ -444,7 +444,7 @@ TEST(ShortConv, SlicesOfOneBufferAndReversedInputs) {
 }
 
 TEST(ShortConv, ThreadsNeverChangeTheBits) {
-    const Call p = make_call(3, 50, 200, 4, DType::kBFloat16, Activation::kSilu, true, 51);
+    const Call p = make_call(3, 50, 600, 4, DType::kBFloat16, Activation::kSilu, true, 51);
     short_conv(p.arguments, with_threads(1));
     const Tensor y = Tensor::copy_of(p.arguments.y, DType::kBFloat16);
     const Tensor state = Tensor::copy_of(*p.arguments.final, DType::kBFloat16);
@@ -457,17 +457,17 @@ TEST(ShortConv, ThreadsNeverChangeTheBits) {
 
 TEST(ShortConv, ASequenceDoesNotDependOnItsNeighbours) {
     std::vector<Sequence> sequences;
-    const Call p = packed_call({5, 13, 0, 8}, 100, 4, DType::kFloat32, sequences);
+    const Call p = packed_call({5, 13, 0, 8}, 300, 4, DType::kFloat32, sequences);
     short_conv(p.arguments);
     ShortConvArguments alone = p.arguments;
-    const Tensor y = Tensor::empty(DType::kFloat32, {1, 13, 100});
+    const Tensor y = Tensor::empty(DType::kFloat32, {1, 13, 300});
     alone.cu_seqlens.reset();
     alone.x = p.arguments.x.sliced(1, 5, 18);
     alone.y = y;
     alone.initial = p.arguments.initial->sliced(0, 1, 2);
     alone.final.reset();
     short_conv(alone);
-    EXPECT_EQ(std::memcmp(y.view().data, static_cast<float*>(p.arguments.y.data) + 5 * 100,
+    EXPECT_EQ(std::memcmp(y.view().data, static_cast<float*>(p.arguments.y.data) + 5 * 300,
                           y.size_bytes()),
               0);
 }

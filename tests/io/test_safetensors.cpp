@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <cstring>
-#include <numeric>
 
 #include "io/raw_file.hpp"
 #include "sluice/error.hpp"

@@ -93,10 +93,7 @@ class Table {
         Case c;
         c.form = &form;
         c.seed = random_.next();
-        c.dtype = dtypes_.next();
-        c.gate_dtype = c.dtype == DType::kFloat64 ? c.dtype : gate_dtypes_.next();
-        c.o_dtype = random_.chance(0.5) ? c.dtype : o_dtypes_.next();
-        c.state_dtype = state_dtypes_.next();
+        choose_dtypes(c);
         c.poison = random_.chance(0.5) ? Poison::kNaN : Poison::kHuge;
         c.strides = strides_.next();
         c.states = states_.next();
@@ -108,11 +105,26 @@ class Table {
         return c;
     }
 
-    void choose_algorithm(Case& c) {
-        c.algorithm = algorithms_.next();
-        c.chunk = c.algorithm == Algorithm::kRecurrent ? 0 : chunks_.next();
+    void choose_dtypes(Case& c) {
+        c.dtype = dtypes_.next();
         c.precision = precisions_.next();
         if (c.dtype == DType::kFloat64 && random_.chance(0.5)) c.precision = Precision::kAuto;
+        // The reduced precision's bounds are for inputs that are narrow already.
+        if (c.precision == Precision::kBFloat16) {
+            c.dtype = random_.chance(0.7) ? DType::kBFloat16 : DType::kFloat16;
+        }
+        c.gate_dtype = c.dtype == DType::kFloat64 ? c.dtype : gate_dtypes_.next();
+        c.o_dtype = random_.chance(0.5) ? c.dtype : o_dtypes_.next();
+        c.state_dtype = state_dtypes_.next();
+    }
+
+    void choose_algorithm(Case& c) {
+        c.algorithm = algorithms_.next();
+        // Reduced operands are a mode of the chunked algorithm.
+        if (c.algorithm == Algorithm::kRecurrent && c.precision == Precision::kBFloat16) {
+            c.algorithm = Algorithm::kChunked;
+        }
+        c.chunk = c.algorithm == Algorithm::kRecurrent ? 0 : chunks_.next();
     }
 
     void choose_values(Case& c) {

@@ -224,6 +224,14 @@ void Instance::run_oracle() {
     }
 }
 
+Finding Instance::finding(const char* name, Quantity quantity, const std::vector<Block>& blocks,
+                          DType stored) const {
+    const Precision precision = case_.resolved_precision();
+    const double rounding = storage_bound(precision, stored);
+    return {name, quantity, compare(blocks),
+            bound(precision, spec_.update, quantity, case_.regime()) + rounding, rounding > 0};
+}
+
 void Instance::compare_states(const char* name, const TensorView& result,
                               const TensorView& reference, const std::vector<std::int64_t>& slots,
                               std::vector<Finding>& findings) {
@@ -236,10 +244,7 @@ void Instance::compare_states(const char* name, const TensorView& result,
             blocks.push_back(block);
         }
     }
-    const Precision precision = case_.resolved_precision();
-    findings.push_back({name, Quantity::kState, compare(blocks),
-                        bound(precision, spec_.update, Quantity::kState, case_.regime()) +
-                            storage_bound(precision, result.dtype)});
+    findings.push_back(finding(name, Quantity::kState, blocks, result.dtype));
 }
 
 std::vector<Finding> Instance::judge(const std::string& backend) {
@@ -247,11 +252,9 @@ std::vector<Finding> Instance::judge(const std::string& backend) {
     options_.backend = backend;
     plan_ = case_.phase == Phase::kPrefill ? forward(spec_, arguments_, options_)
                                            : step(spec_, arguments_, options_);
-    const Precision precision = case_.resolved_precision();
     std::vector<Finding> findings;
-    findings.push_back({"o", Quantity::kOutput, compare(token_blocks(arguments_.o, o_, sequences_)),
-                        bound(precision, spec_.update, Quantity::kOutput, case_.regime()) +
-                            storage_bound(precision, case_.o_dtype)});
+    findings.push_back(
+        finding("o", Quantity::kOutput, token_blocks(arguments_.o, o_, sequences_), case_.o_dtype));
     std::vector<std::int64_t> written = write_slots_;
     if (written.empty()) {
         written.resize(static_cast<std::size_t>(final_slots_));

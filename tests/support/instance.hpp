@@ -21,6 +21,7 @@ struct Finding {
     Quantity quantity = Quantity::kOutput;
     Accuracy accuracy;
     double bound = 0;
+    bool rounded = false;  // stored in fewer bits than it was computed in; the bound allows for it
     [[nodiscard]] bool ok() const { return within(accuracy, bound); }
 };
 
@@ -51,6 +52,8 @@ class Instance {
     void make_state_pair(bool key_sum);
     void make_checkpoints(Random& random);
     void run_oracle();
+    Finding finding(const char* name, Quantity quantity, const std::vector<Block>& blocks,
+                    DType stored) const;
     void compare_states(const char* name, const TensorView& result, const TensorView& reference,
                         const std::vector<std::int64_t>& slots, std::vector<Finding>& findings);
 

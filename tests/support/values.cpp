@@ -88,19 +88,23 @@ class Generator {
         : form_(form), spec_(spec), dims_(dims), kinds_(kinds), seed_(seed) {}
 
     std::map<std::string, Values> all() {
-        // Per-head parameters first: the raw gates are chosen with them in hand.
-        for (const bool per_head : {true, false}) {
+        // Per-head parameters before the raw gates that are chosen with them in hand, and keys
+        // before the queries.
+        for (const int wanted : {0, 1, 2}) {
             for (const Input& input : spec_.inputs) {
-                const bool is_parameter =
-                    input.name == "A_log" || input.name == "dt_bias" ||
-                    (input.name == "A" && form_.gate == GateFormula::kTimeStep);
-                if (is_parameter == per_head) made_[input.name] = make(input);
+                if (turn(input) == wanted) made_[input.name] = make(input);
             }
         }
         return std::move(made_);
     }
 
   private:
+    [[nodiscard]] int turn(const Input& input) const {
+        const bool rate = input.name == "A" && form_.gate == GateFormula::kTimeStep;
+        if (input.name == "A_log" || input.name == "dt_bias" || rate) return 0;
+        return input.name == "k" || input.name == "B" ? 1 : 2;
+    }
+
     Values make(const Input& input) {
         Random random(mix_seed(seed_, hash(input.name)));
         const std::string& name = input.name;
@@ -121,6 +125,9 @@ class Generator {
         }
         if (name == "dt") return filled(input, [&](const Index&) { return time_step(random); });
         if (name == "beta") return filled(input, [&](const Index&) { return beta(random); });
+        // A positive skip does not cancel the output of a single token.
+        if (name == "D")
+            return filled(input, [&](const Index&) { return std::abs(random.normal()); });
         return filled(input, [&](const Index&) { return random.normal(); });
     }
 
@@ -134,11 +141,32 @@ class Generator {
         return values;
     }
 
+    /// Queries lean towards their own token's key: the output of a sequence of one token is then no
+    /// difference of nearly equal numbers, which would magnify any rounding.
     Values queries(const Input& input, Random& random) const {
-        return filled(input, [&](const Index&) {
-            const double x = random.normal();
+        const Input& key = *spec_.find_input(input.name == "C" ? "B" : "k");
+        const Values& keys = made_.at(key.name);
+        double square = 0;
+        for (const double x : keys.data) square += x * x;
+        const double size = std::sqrt(square / static_cast<double>(keys.data.size()));
+        return filled(input, [&](const Index& index) {
+            const double x = random.normal() + keys.data[offset(key, index)] / size;
             return form_.positive_keys ? std::abs(x) : x;
         });
+    }
+
+    /// Where the element at `index` of an input lies; the index may come from a larger tensor.
+    std::size_t offset(const Input& input, const Index& index) const {
+        std::int64_t offset = 0;
+        for (const Axis axis : input.axes) {
+            std::int64_t position = at(index, axis);
+            const bool by_value_head = !has(input.axes, Axis::kHV) && at(index, Axis::kHV) > 0;
+            if (axis == Axis::kH && by_value_head) {
+                position = at(index, Axis::kHV) / (dims_.HV / dims_.H);
+            }
+            offset = offset * extent_of(dims_, axis) + position;
+        }
+        return static_cast<std::size_t>(offset);
     }
 
     /// The vector that the keys of one head share, or one of its four.
@@ -220,10 +248,7 @@ class Generator {
     }
 
     double parameter(const char* name, const Index& index) const {
-        const Values& values = made_.at(name);
-        std::int64_t offset = at(index, Axis::kHV);
-        if (values.shape.size() == 2) offset = offset * dims_.K + at(index, Axis::kK);
-        return values.data[static_cast<std::size_t>(offset)];
+        return made_.at(name).data[offset(*spec_.find_input(name), index)];
     }
 
     /// Mamba-2's time step multiplies the values too, so the rate carries the strength.

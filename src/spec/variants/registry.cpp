@@ -68,13 +68,13 @@ const VariantSetting kL2NormSetting{
 
 Expr beta_expr(const VariantRequest& request) {
     const std::string form = choice(request, kBetaSetting.name, {"given", "sigmoid", "2sigmoid"});
-    const Expr given = Expr::input("beta");
+    Expr given = Expr::input("beta");
     if (form == "given") return given;
     return form == "sigmoid" ? sigmoid(given) : 2.0 * sigmoid(given);
 }
 
 Expr normalized_if_set(const VariantRequest& request, const std::string& input) {
-    const Expr given = Expr::input(input);
+    Expr given = Expr::input(input);
     return flag(request, kL2NormSetting.name, false) ? l2norm(given) : given;
 }
 

@@ -1,0 +1,259 @@
+// sluice bench: how fast, and how far from what the machine allows.
+#include "measure/bench.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "cli/bench_cases.hpp"
+#include "cli/bench_table.hpp"
+#include "cli/commands.hpp"
+#include "cli/progress.hpp"
+#include "cli/table.hpp"
+#include "measure/units.hpp"
+#include "measure/verdicts.hpp"
+#include "measure/workloads.hpp"
+#include "sluice/device.hpp"
+#include "sluice/error.hpp"
+#include "sluice/record.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+struct BenchCommand {
+    BenchFlags flags;
+    measure::BenchLimits limits;
+    double max_memory_gb = 0;
+    std::string output;
+    bool list_models = false;
+    bool plot = false;
+};
+
+std::string command_line() {
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    std::string text, argument;
+    while (std::getline(file, argument, '\0')) {
+        if (text.empty()) argument = std::filesystem::path(argument).filename().string();
+        const bool plain = argument.find_first_of(" \"'\\$;&|*?()<>") == std::string::npos;
+        text += (text.empty() ? "" : " ") + (plain ? argument : "'" + argument + "'");
+    }
+    return text;
+}
+
+std::string model_table() {
+    Table table({"<model", "<family", "layers", "H", "HV", "K", "V", "<op"});
+    for (const measure::Workload& w : measure::workloads()) {
+        const auto show = [](std::int64_t n) { return n > 0 ? std::to_string(n) : "?"; };
+        std::string op;
+        try {
+            op = measure::shape_of(w).op;
+        } catch (const Error& error) {
+            op = "refused: " + error.accepted();
+        }
+        table.add({w.model, w.family, fmt::format("{}/{}", w.layers_recurrent, w.layers_total),
+                   show(w.heads_qk), show(w.heads_v), show(w.dim_k), show(w.dim_v), op});
+    }
+    return table.to_string();
+}
+
+/// Every row's prediction, so that a long run is announced and hopeless rows are known first.
+std::vector<Record> predict_all(const std::vector<measure::BenchCase>& rows,
+                                const measure::BenchLimits& limits) {
+    std::vector<Record> records;
+    records.reserve(rows.size());
+    for (const measure::BenchCase& row : rows) records.push_back(measure::predict(row, limits));
+    return records;
+}
+
+/// Measures the machine once more: the floors use the better of before and after, and a machine
+/// that was not the same is said so.
+void settle_device(std::vector<Record>& records) {
+    constexpr double kSame = 0.85;
+    if (std::none_of(records.begin(), records.end(), [](const Record& r) { return r.ran(); })) {
+        return;
+    }
+    DeviceSpec device = host_device();
+    const DeviceSpec again = measure_host_device();
+    const auto agree = [](double a, double b) { return std::min(a, b) >= kSame * std::max(a, b); };
+    if (!agree(device.copy_bytes_per_s, again.copy_bytes_per_s) ||
+        !agree(device.matmul_flops_per_s, again.matmul_flops_per_s)) {
+        fmt::print(stderr,
+                   "warning: this machine's rates changed during the run; other programs were "
+                   "probably running\n  before {}\n  after  {}\n",
+                   measure::describe_rates(device), measure::describe_rates(again));
+    }
+    device.copy_bytes_per_s = std::max(device.copy_bytes_per_s, again.copy_bytes_per_s);
+    device.matmul_flops_per_s = std::max(device.matmul_flops_per_s, again.matmul_flops_per_s);
+    for (Record& record : records) measure::set_device(device, record);
+}
+
+std::vector<Record> measure_all(const std::vector<measure::BenchCase>& rows,
+                                const measure::BenchLimits& limits) {
+    std::vector<Record> records = predict_all(rows, limits);
+    std::vector<double> seconds;
+    for (const Record& record : records) {
+        seconds.push_back(measure::expected_seconds(record, limits));
+    }
+    const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+    const auto skipped =
+        std::count_if(records.begin(), records.end(), [](const Record& r) { return !r.ran(); });
+    fmt::print(stderr, "{} row{}, {} skipped; about {}\n", rows.size(), rows.size() == 1 ? "" : "s",
+               skipped, measure::format_us(1e6 * total));
+    Progress progress(total);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        if (!records[i].ran()) continue;
+        progress.begin(fmt::format("{} {}", records[i].op, measure::describe_shape(records[i])));
+        records[i] = measure::measure(rows[i], limits);
+        progress.end(seconds[i]);
+    }
+    settle_device(records);
+    const std::string command = command_line();
+    for (Record& record : records) record.command = command;
+    return records;
+}
+
+void run(const BenchCommand& command, Context& context) {
+    if (command.list_models) {
+        fmt::print("{}", model_table());
+        return;
+    }
+    measure::BenchLimits limits = command.limits;
+    limits.memory_bytes = static_cast<std::int64_t>(1e9 * command.max_memory_gb);
+    const BenchCases cases = bench_cases(command.flags);
+    for (const std::string& refusal : cases.refused) {
+        fmt::print(stderr, "skipped: {}\n", refusal);
+    }
+    const std::vector<Record> records = measure_all(cases.rows, limits);
+    if (!command.output.empty()) write_records(command.output, records);
+    if (context.json) {
+        fmt::print("{}", to_json(records));
+    } else {
+        fmt::print("{}", bench_table(records));
+        if (command.plot || isatty(STDOUT_FILENO) != 0) {
+            const std::string plot = bench_plot(records);
+            if (!plot.empty()) fmt::print("\n{}", plot);
+        }
+    }
+    if (std::none_of(records.begin(), records.end(), [](const Record& r) { return r.ran(); })) {
+        context.status = 2;
+    }
+}
+
+constexpr const char* kFooter =
+    "Columns: median of the runs; spread, the median deviation from it; FLOPs and bytes by "
+    "formula\n"
+    "(chunks of 64 tokens, each tensor once), whatever a kernel does; floor: max(bytes / copy "
+    "rate,\n"
+    "FLOPs / matmul rate), both measured in the same run (small rows in a warm cache may beat "
+    "it);\n"
+    "memory: peak over inputs and outputs.\n"
+    "--output keeps all of it, and more, for `sluice report`.\n"
+    "\n"
+    "Examples:\n"
+    "  sluice bench --op gla -B 1 -T 4096 -H 4 -K 128 -V 128 --algorithm chunked,recurrent\n"
+    "  sluice bench --op gla,gated_delta_rule,softmax -T 512,1024,2048,4096 --output records.json\n"
+    "  sluice bench --model Qwen3-Next --tp 4 --op softmax --dtype bfloat16\n"
+    "  sluice bench --op all --phase decode -B 1,32 -H 16\n"
+    "  sluice bench --op kda --with g_raw,A_log,dt_bias --set lower_bound=-5 --set qk_l2norm=true\n"
+    "  sluice bench --sweep standard --op gla,softmax --max-seconds 20 --output sweep.json\n"
+    "  sluice report records.json -o report.md";
+
+template <class T>
+CLI::Option* add_list(CLI::App& app, const char* name, std::vector<T>& list, const char* text) {
+    return app.add_option(name, list, text)->delimiter(',')->take_all();
+}
+
+void add_rows(CLI::App& app, BenchFlags& flags) {
+    add_list(app, "--op", flags.ops, "Ops, or all; softmax is causal softmax attention")
+        ->type_name("OP,...");
+    std::vector<CLI::Option*> shape = {
+        add_list(app, "-H,--heads", flags.H, "Key heads (4)"),
+        add_list(app, "--hv", flags.HV, "Value heads, a multiple of H (H)"),
+        add_list(app, "-K", flags.K, "Key channels per head (128)"),
+        add_list(app, "-V", flags.V, "Value channels per head (K)")};
+    CLI::Option* batch = add_list(app, "-B,--batch", flags.B, "Sequences (1)");
+    CLI::Option* length = add_list(app, "-T,--tokens", flags.T, "Tokens per sequence (4096)");
+    CLI::Option* model =
+        add_list(app, "--model", flags.models, "Shapes and ops of models, by part of their name")
+            ->type_name("NAME,...");
+    app.add_option("--tp", flags.tensor_parallel, "With --model: heads of one of N devices")
+        ->needs(model);
+    CLI::Option* sweep = app.add_option("--sweep", flags.sweep,
+                                        "standard: B 1,4,16, T 2048 to 16384, H 16, K = V = 128")
+                             ->type_name("NAME");
+    for (CLI::Option* option : shape) {
+        option->type_name("N,...");
+        model->excludes(option);
+        sweep->excludes(option);
+    }
+    for (CLI::Option* option : {batch, length}) {
+        option->type_name("N,...");
+        sweep->excludes(option);
+    }
+    sweep->excludes(model);
+    add_list(app, "--phase", flags.phases, "prefill (default), decode: one token per sequence")
+        ->type_name("PHASE,...");
+    add_list(app, "--dtype", flags.dtypes, "float32 (default), bfloat16, float16, float64")
+        ->type_name("DTYPE,...");
+    add_list(app, "--backend", flags.backends, "cpu (default), oracle")->type_name("NAME,...");
+    add_list(app, "--algorithm", flags.algorithms, "Of cpu: auto (default), chunked, recurrent")
+        ->type_name("NAME,...");
+}
+
+void add_conditions(CLI::App& app, BenchCommand& command) {
+    BenchFlags& flags = command.flags;
+    app.add_option("--precision", flags.precision,
+                   "Of the arithmetic: auto, float32, float64, bfloat16")
+        ->capture_default_str();
+    app.add_option("--gates", flags.gates,
+                   "Log decays from N(0,1): logsigmoid/16, logsigmoid, spiky (5 % of -1000)")
+        ->capture_default_str();
+    app.add_option("--gate-dtype", flags.gate_dtype, "Of g and g_raw (that of q)");
+    app.add_option("--set", flags.settings, "A setting of the op (see `sluice info --op`)")
+        ->type_name("NAME=VALUE");
+    add_list(app, "--with", flags.with, "Optional inputs of the op: g_raw, dt_bias, D, z, ...")
+        ->type_name("NAME,...");
+    app.add_option("--seed", flags.seed, "Of the random inputs")->capture_default_str();
+    app.add_option("--threads", flags.threads, "0: all cores")
+        ->check(CLI::Range(0, 4096))
+        ->capture_default_str();
+    app.add_flag("--flush", flags.flush, "Evict the caches before each run");
+    app.add_option("--min-runs", command.limits.rule.min_runs, "Timed runs at least")
+        ->check(CLI::Range(1, 1000000))
+        ->capture_default_str();
+    app.add_option("--max-seconds", command.limits.rule.max_seconds,
+                   "Time of a row; rows of which one run is predicted to take longer are skipped")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--max-memory", command.max_memory_gb,
+                   "GB a row may need (85 % of what is available)")
+        ->check(CLI::PositiveNumber);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& program, Context& context) {
+    auto command = std::make_shared<BenchCommand>();
+    command->limits.rule.max_seconds = 5;
+    CLI::App& app = *program.add_subcommand(
+        "bench", "Measure: time, rates, distance from the floor, peak memory");
+    add_rows(app, command->flags);
+    add_conditions(app, *command);
+    app.add_option("-o,--output", command->output, "Write the records, a JSON array")
+        ->type_name("FILE");
+    app.add_flag("--json", context.json, "Print the records instead of the table");
+    app.add_flag("--plot", command->plot, "Draw latency against T even if not on a terminal");
+    app.add_flag("--list-models", command->list_models, "List the models and exit");
+    app.footer(kFooter);
+    app.callback([command, &context] { run(*command, context); });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,156 @@
+// sluice info: what this program can run, and on what.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/commands.hpp"
+#include "cli/table.hpp"
+#include "measure/embedded.hpp"
+#include "measure/units.hpp"
+#include "sluice/backend.hpp"
+#include "sluice/device.hpp"
+#include "sluice/variants.hpp"
+
+namespace sluice::cli {
+
+namespace {
+
+using measure::format_with_prefix;
+
+struct InfoCommand {
+    std::string op;
+    bool verbose = false;
+};
+
+std::string joined_inputs(const Spec& spec) {
+    std::string text;
+    for (const Input& input : spec.inputs) text += (text.empty() ? "" : " ") + input.name;
+    return text;
+}
+
+std::string devices_text() {
+    Table table({"<device", "copy", "matmul", "cores", "cache", "<rates"});
+    for (const DeviceSpec* device : {&host_device(), &h200()}) {
+        table.add({device->name, format_with_prefix(device->copy_bytes_per_s, "B/s"),
+                   format_with_prefix(device->matmul_flops_per_s, "FLOP/s"),
+                   std::to_string(device->multiprocessors),
+                   format_with_prefix(static_cast<double>(device->cache_bytes), "B"),
+                   device->source});
+    }
+    return table.to_string() + "CUDA: not built; the H200 row is for floors and predictions\n";
+}
+
+std::string backends_text() {
+    Table table({"<backend", "<summary"});
+    for (const Backend* backend : backends()) {
+        table.add({std::string(backend->name()), std::string(backend->summary())});
+    }
+    return table.to_string();
+}
+
+std::string variants_text() {
+    Table table({"<op", "<decay", "<update", "<inputs", "<summary"});
+    for (const Variant& variant : variants()) {
+        const Spec spec = make_spec(variant.name);
+        table.add({variant.name, to_string(spec.decay()), to_string(spec.update),
+                   joined_inputs(spec), variant.summary});
+    }
+    return table.to_string();
+}
+
+/// One op in full: the recurrence, its inputs, its settings.
+std::string variant_text(const Variant& variant) {
+    const Spec spec = make_spec(variant.name);
+    std::string text = fmt::format("{}\n{}", variant.summary, spec.to_string());
+    text += fmt::format("  source: {}\n", spec.source);
+    for (const VariantSetting& setting : variant.settings) {
+        text += fmt::format("  --set {}=...: {}\n", setting.name, setting.meaning);
+    }
+    return text;
+}
+
+nlohmann::ordered_json to_json(const DeviceSpec& device) {
+    return {{"name", device.name},
+            {"source", device.source},
+            {"copy_bytes_per_s", device.copy_bytes_per_s},
+            {"matmul_flops_per_s", device.matmul_flops_per_s},
+            {"multiprocessors", device.multiprocessors},
+            {"cache_bytes", device.cache_bytes},
+            {"shared_memory_bytes", device.shared_memory_bytes}};
+}
+
+nlohmann::ordered_json to_json(const Variant& variant) {
+    const Spec spec = make_spec(variant.name);
+    nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
+    for (const Input& input : spec.inputs) {
+        inputs.push_back(
+            {{"name", input.name}, {"axes", to_string(input.axes)}, {"meaning", input.meaning}});
+    }
+    nlohmann::ordered_json settings = nlohmann::ordered_json::array();
+    for (const VariantSetting& setting : variant.settings) {
+        settings.push_back({{"name", setting.name}, {"meaning", setting.meaning}});
+    }
+    return {{"name", variant.name},
+            {"summary", variant.summary},
+            {"decay", to_string(spec.decay())},
+            {"update", to_string(spec.update)},
+            {"source", spec.source},
+            {"inputs", inputs},
+            {"settings", settings},
+            {"recurrence", spec.to_string()}};
+}
+
+void print_json(const InfoCommand& command) {
+    nlohmann::ordered_json object;
+    if (!command.op.empty()) {
+        object = to_json(find_variant(command.op));
+    } else {
+        object = {{"version", measure::embedded::version()},
+                  {"commit", measure::embedded::commit()},
+                  {"devices", {to_json(host_device()), to_json(h200())}},
+                  {"cuda", false},
+                  {"backends", nlohmann::ordered_json::array()},
+                  {"ops", nlohmann::ordered_json::array()}};
+        for (const Backend* backend : backends()) {
+            object["backends"].push_back(
+                {{"name", backend->name()}, {"summary", backend->summary()}});
+        }
+        for (const Variant& variant : variants()) object["ops"].push_back(to_json(variant));
+    }
+    fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void run(const InfoCommand& command, const Context& context) {
+    if (context.json) return print_json(command);
+    if (!command.op.empty()) {
+        fmt::print("{}", variant_text(find_variant(command.op)));
+        return;
+    }
+    fmt::print("sluice {}, commit {}\n\n{}\n{}\n", measure::embedded::version(),
+               measure::embedded::commit(), devices_text(), backends_text());
+    fmt::print("{}", variants_text());
+    if (!command.verbose) return;
+    for (const Variant& variant : variants()) fmt::print("\n{}", variant_text(variant));
+}
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  sluice info                  devices (this CPU is measured), backends, ops\n"
+    "  sluice info --op kda         one op: its recurrence, inputs and settings\n"
+    "  sluice info --verbose        all of them";
+
+}  // namespace
+
+void add_info(CLI::App& program, Context& context) {
+    auto command = std::make_shared<InfoCommand>();
+    CLI::App& app = *program.add_subcommand("info", "Devices, backends and ops");
+    app.add_option("--op", command->op, "One op in full")->type_name("NAME");
+    app.add_flag("-v,--verbose", command->verbose, "All ops in full");
+    app.add_flag("--json", context.json, "As JSON");
+    app.footer(kFooter);
+    app.callback([command, &context] { run(*command, context); });
+}
+
+}  // namespace sluice::cli

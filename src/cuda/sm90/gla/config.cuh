@@ -1,0 +1,48 @@
+// Compile-time choices of the GLA kernel; the plan passes them as definitions.
+#pragma once
+
+namespace sluice::gla {
+
+enum class InputType { kBFloat16, kFloat16 };
+enum class GateType { kBFloat16, kFloat16, kFloat32 };
+
+struct Config {
+    static constexpr int kKeys = SLUICE_KEYS;                    // 64 or 128; K padded
+    static constexpr int kMathGroups = SLUICE_MATH_GROUPS;       // 64 value channels each
+    static constexpr int kStages = SLUICE_STAGES;                // chunks in flight
+    static constexpr InputType kInput = InputType::SLUICE_INPUT;
+    static constexpr GateType kGate = GateType::SLUICE_GATE;
+    /// First pass of a split sequence: only each segment's own state and decay.
+    static constexpr bool kStateOnly = SLUICE_STATE_ONLY;
+
+    static constexpr int kChunk = 64;
+    static constexpr int kBlock = 16;   // rows per decay anchor
+    static constexpr int kBlocks = kChunk / kBlock;
+    static constexpr int kPrepareGroups = kKeys / 64;
+    static constexpr int kPrepareThreads = 128 * kPrepareGroups;
+    static constexpr int kMathThreads = 128 * kMathGroups;
+    static constexpr int kThreads = kPrepareThreads + kMathThreads + 128;
+    static constexpr int kValueTile = 64 * kMathGroups;
+
+    static constexpr int kBoxBytes = 64 * 128;  // 64 tokens of 128 bytes
+    static constexpr int kKeyBytes = kKeys / 64 * kBoxBytes;
+    static constexpr int kValueBytes = kMathGroups * kBoxBytes;
+    static constexpr int kGateBytes = kGate == GateType::kFloat32 ? 2 * kKeyBytes : kKeyBytes;
+    static constexpr int kStageBytes =
+        (kStateOnly ? 1 : 2) * kKeyBytes + kValueBytes + kGateBytes;
+
+    // Registers a thread has at launch, and what the roles exchange. The block's pool is what it was
+    // launched with, and a warpgroup that asks for more than is left waits for ever.
+    static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+    static constexpr int kLoadRegisters = 24;
+    static constexpr int kPrepareRegisters = SLUICE_PREPARE_REGISTERS;
+    static constexpr int kMathRegisters = SLUICE_MATH_REGISTERS;
+    static_assert(128 * kLoadRegisters + kPrepareThreads * kPrepareRegisters +
+                      kMathThreads * kMathRegisters <=
+                  kThreads * kLaunchRegisters);
+
+    static_assert(kKeys == 64 || kKeys == 128);
+    static_assert(kMathGroups == 1 || kMathGroups == 2);
+};
+
+}  // namespace sluice::gla

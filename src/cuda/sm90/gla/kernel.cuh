@@ -1,0 +1,736 @@
+// Gated linear attention, prefill: one pass over q, k, v, g; the state never leaves the registers.
+//
+//   S_t = diag(exp g_t) S_{t-1} + k_t v_t^T,   o_t = scale S_t^T q_t
+//
+// For a chunk of 64 tokens, with b_i the sum of g log2(e) from the chunk's first token to i:
+//
+//   q~ = q 2^b    k~ = k 2^-b    A = tril(q~ k~^T)
+//   O^T = S^T q~^T + V^T A^T     S^T <- (S^T + V^T k~) diag(2^b_last)
+//
+// A block of threads has one sequence's head, a tile of value channels, and a segment of the chunks.
+//
+//   role      threads              does
+//   load      one warp             q, k, v, g of a chunk by bulk copies, kStages chunks ahead
+//   prepare   one warpgroup per    running sums of gates; q~ and k~ over q and k; the scores A
+//             64 key channels
+//   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T; stores O
+//             64 value channels
+//
+// Prepare and math pass each other *items*: usually one a chunk. Where gates are so strong that 2^-b
+// would leave the range (100 bits since the chunk began), the chunk becomes several items: the blocks
+// of 16 rows before the first that overflows together, then each following block by itself, anchored
+// at its own first row, with scores evaluated pair by pair if even 16 rows overflow. A row block's
+// path depends on no gate after its last row, so that causality holds bit for bit.
+#pragma once
+
+#include "sm90/gla/config.cuh"
+#include "sm90/gla/params.cuh"
+#include "tile/ptx.cuh"
+
+namespace sluice::gla {
+
+using namespace tile;
+
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kStrongestGate = -256.f;  // bits; -inf and -1000 are clamped to it
+constexpr float kChunkRange = -100.f;     // bits that a factored run of blocks may decay
+constexpr float kBlockRange = kChunkRange / Config::kBlocks;
+
+/// Named barriers (0 is __syncthreads).
+enum NamedBarrier : u32 { kPrepareBarrier = 1, kMathBarrier = 2 };
+
+/// One unit of work from prepare to math.
+struct Item {
+    int begin, end;  // blocks of 16 rows
+    int direct;      // k~ decays to the item's end: scale the state before adding to it
+};
+
+/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled.
+struct Stage {
+    unsigned char k[Config::kKeyBytes];
+    unsigned char v[Config::kValueBytes];
+    unsigned char g[Config::kGateBytes];
+    unsigned char q[Config::kStateOnly ? 0 : Config::kKeyBytes];
+};
+
+struct alignas(1024) Storage {
+    Stage stage[Config::kStages];
+    unsigned char scores[2][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+    unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+    unsigned char zero[Config::kBlock * 128];  // sixteen rows of nothing
+    float decay[2][Config::kKeys];                    // factor of an item for the state
+    float total[Config::kBlocks][Config::kKeys];      // bits that a block of rows decays
+    float direct[Config::kPrepareGroups][Config::kBlocks][Config::kBlock * Config::kBlock];
+    Item item[2];
+    int first_overflow;   // first block that leaves the chunk's range
+    unsigned overflows;   // bit r: block r leaves a block's own range
+    Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
+    Barrier item_full[2], item_empty[2];
+};
+
+/// What a block of threads works on.
+struct Task {
+    int sequence, head, value_tile, segment;
+    int batch;          // coordinate of the tensor maps
+    long long begin;    // first token of the sequence
+    int length;         // tokens of the sequence
+    int first, end;     // chunks of the segment
+    bool packed;
+};
+
+__device__ inline long long load_integer(const void* p, int is_64_bit, long long i) {
+    return is_64_bit ? static_cast<const long long*>(p)[i] : static_cast<const int*>(p)[i];
+}
+
+__device__ inline Task decode_task(const Params& p) {
+    Task task;
+    long long x = blockIdx.x;
+    task.value_tile = static_cast<int>(x % p.value_tiles);
+    x /= p.value_tiles;
+    task.segment = static_cast<int>(x % p.segments);
+    x /= p.segments;
+    task.head = static_cast<int>(x % p.heads);
+    task.sequence = static_cast<int>(x / p.heads);
+    task.packed = p.cu_seqlens != nullptr;
+    long long end = p.tokens;
+    task.begin = 0;
+    task.batch = task.sequence;
+    if (task.packed) {
+        // Clamped: offsets that nobody validated may give wrong numbers, not wrong accesses.
+        const auto clamp = [&](long long v) { return min(max(v, 0ll), (long long)p.tokens); };
+        task.begin = clamp(load_integer(p.cu_seqlens, p.cu_seqlens_are_64_bit, task.sequence));
+        end = clamp(load_integer(p.cu_seqlens, p.cu_seqlens_are_64_bit, task.sequence + 1));
+        task.batch = 0;
+    }
+    task.length = static_cast<int>(max(end - task.begin, 0ll));
+    const int chunks = (task.length + Config::kChunk - 1) / Config::kChunk;
+    const int per_segment = (chunks + p.segments - 1) / p.segments;
+    task.first = min(task.segment * per_segment, chunks);
+    task.end = min(task.first + per_segment, chunks);
+    return task;
+}
+
+// ---- load ----------------------------------------------------------------------------------------
+
+__device__ inline void load_thread(const Params& p, const Task& task, Storage& s) {
+    const int key_head = task.head / p.heads_per_key_head;
+    for (int chunk = task.first; chunk < task.end; ++chunk) {
+        const int i = chunk - task.first;
+        const int stage = i % Config::kStages;
+        s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
+        Barrier& full = s.stage_full[stage];
+        full.arrive_expect(Config::kStageBytes);
+        const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
+        constexpr int kGateChannels = Config::kGate == GateType::kFloat32 ? 32 : 64;
+#pragma unroll
+        for (int c = 0; c < Config::kKeys; c += kGateChannels) {
+            load_box(s.stage[stage].g + c / kGateChannels * Config::kBoxBytes,
+                     reinterpret_cast<const TensorMap*>(&p.g), full, c, task.head, token,
+                     task.batch);
+        }
+#pragma unroll
+        for (int c = 0; c < Config::kKeys; c += 64) {
+            load_box(s.stage[stage].k + c / 64 * Config::kBoxBytes,
+                     reinterpret_cast<const TensorMap*>(&p.k), full, c, key_head, token, task.batch);
+            if constexpr (!Config::kStateOnly) {
+                load_box(s.stage[stage].q + c / 64 * Config::kBoxBytes,
+                         reinterpret_cast<const TensorMap*>(&p.q), full, c, key_head, token,
+                         task.batch);
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < Config::kMathGroups; ++m) {
+            load_box(s.stage[stage].v + m * Config::kBoxBytes, reinterpret_cast<const TensorMap*>(&p.v),
+                     full, task.value_tile * Config::kValueTile + m * 64, task.head, token,
+                     task.batch);
+        }
+    }
+}
+
+// ---- prepare -------------------------------------------------------------------------------------
+
+/// A thread of the prepare role: two neighbouring key channels of one block of 16 rows.
+struct Preparer {
+    Storage& s;
+    int thread;  // in the role
+    int pair;    // channels 2 pair, 2 pair + 1
+    int block;
+
+    __device__ explicit Preparer(Storage& storage, int index)
+        : s(storage),
+          thread(index),
+          pair(index % (Config::kKeys / 2)),
+          block(index / (Config::kKeys / 2)) {}
+
+    /// Shared address of the thread's channels in row `r` of its block, in a tile of 16-bit elements
+    /// at `tile` (a multiple of 1,024) with 128-byte swizzle.
+    __device__ u32 address(u32 tile, int r) const {
+        const u32 row = tile + pair / 32 * Config::kBoxBytes + block * Config::kBlock * 128 +
+                        pair % 32 * 4;
+        return (row ^ ((r & 7) << 4)) + r * 128;
+    }
+
+    /// The thread's gates of row `r` in bits (log2 of the decay).
+    __device__ float2 gate(int stage, int r) const {
+        const u32 tile = shared_address(s.stage[stage].g);
+        float2 g;
+        if constexpr (Config::kGate == GateType::kFloat32) {
+            const u32 row = tile + pair / 16 * Config::kBoxBytes + block * Config::kBlock * 128 +
+                            pair % 16 * 8;
+            const u32 at = (row ^ ((r & 7) << 4)) + r * 128;
+            g = make_float2(__uint_as_float(load_shared(at)), __uint_as_float(load_shared(at + 4)));
+        } else {
+            const u32 x = load_shared(address(tile, r));
+            g = Config::kGate == GateType::kBFloat16 ? make_float2(low_bf16(x), high_bf16(x))
+                                                     : make_float2(low_fp16(x), high_fp16(x));
+        }
+        g.x = fmaxf(g.x * kLog2E, kStrongestGate);
+        g.y = fmaxf(g.y * kLog2E, kStrongestGate);
+        return g;
+    }
+
+    __device__ static float2 unpack(u32 x) {
+        return Config::kInput == InputType::kBFloat16 ? make_float2(low_bf16(x), high_bf16(x))
+                                                      : make_float2(low_fp16(x), high_fp16(x));
+    }
+
+    /// Running sums of the gates inside the block; rows from `valid` on have none.
+    __device__ void sum_gates(int stage, int valid, float2 (&sum)[Config::kBlock]) const {
+        float2 running = make_float2(0.f, 0.f);
+#pragma unroll
+        for (int r = 0; r < Config::kBlock; ++r) {
+            const float2 g = gate(stage, r);
+            if (block * Config::kBlock + r < valid) {
+                running.x += g.x;
+                running.y += g.y;
+            }
+            sum[r] = running;
+        }
+    }
+
+    __device__ float2 total(int of_block) const {
+        return reinterpret_cast<const float2*>(s.total[of_block])[pair];
+    }
+};
+
+__device__ inline void prepare_barrier() {
+    named_barrier(kPrepareBarrier, Config::kPrepareThreads);
+}
+
+/// Tells math that item `item` is ready: all threads' writes, seen by the tensor cores.
+__device__ inline void publish(Storage& s, int item) {
+    fence_async_proxy();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) s.item_full[item % 2].arrive();
+}
+
+/// Scores of the tiles q~ and k~ as bf16: causal, and from the item's first row on.
+__device__ inline void compute_scores(Storage& s, int stage, int item, int first_row, int thread) {
+    constexpr int kColumns = 64 / Config::kPrepareGroups;
+    const int group = thread / 128;
+    const int warp = thread % 128 / 32;
+    const int lane = thread % 32;
+    float d[kColumns / 2];
+    product_begin();
+    const u64 a = operand(s.stage[stage].q);
+    const u64 b = operand(s.stage[stage].k + group * kColumns * 128);
+#pragma unroll
+    for (int step = 0; step < Config::kKeys / 16; ++step) {
+        const u32 at = step / 4 * Config::kBoxBytes + step % 4 * 32;
+        product<0, 0>(d, advance(a, at), advance(b, at), step != 0);
+    }
+    product_commit();
+    product_wait<0>();
+    keep(d);
+    const u32 base = shared_address(s.scores[item % 2]);
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+        const int j = group * kColumns + n * 8 + lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int i = warp * 16 + lane / 4 + half * 8;
+            // By selection: what is masked may be infinite.
+            const bool in_item = j >= first_row;
+            const float x = in_item && j <= i ? d[n * 4 + half * 2] : 0.f;
+            const float y = in_item && j + 1 <= i ? d[n * 4 + half * 2 + 1] : 0.f;
+            store_shared(base + i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2, pack_bf16(x, y));
+        }
+    }
+}
+
+/// Scores of blocks whose 16 rows leave the factored range, from the raw tiles: pair by pair, each
+/// thread its two channels, summed over a warp (32 channel pairs).
+__device__ inline void direct_scores(const Preparer& me, int stage, int valid,
+                                     const float2 (&sum)[Config::kBlock]) {
+    float* out = me.s.direct[me.pair / 32][me.block];
+    const u32 q = shared_address(me.s.stage[stage].q);
+    const u32 k = shared_address(me.s.stage[stage].k);
+    const int rows = min(valid - me.block * Config::kBlock, Config::kBlock);
+    float2 at_j = make_float2(0.f, 0.f);
+#pragma unroll 1
+    for (int j = 0; j < rows; ++j) {
+        const float2 key = Preparer::unpack(load_shared(me.address(k, j)));
+        const float2 g = me.gate(stage, j);
+        at_j = make_float2(at_j.x + g.x, at_j.y + g.y);
+#pragma unroll
+        for (int i = 0; i < Config::kBlock; ++i) {
+            if (i < j || i >= rows) continue;
+            const float2 query = Preparer::unpack(load_shared(me.address(q, i)));
+            float x = query.x * key.x * exp2_fast(sum[i].x - at_j.x) +
+                      query.y * key.y * exp2_fast(sum[i].y - at_j.y);
+#pragma unroll
+            for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
+            if (threadIdx.x % 32 == 0) out[i * Config::kBlock + j] = x;
+        }
+    }
+}
+
+/// The score tile of a direct item: its block on the diagonal, zero elsewhere.
+__device__ inline void write_direct_scores(Storage& s, int item, int block, int valid, int thread) {
+    const int rows = valid - block * Config::kBlock;
+    const u32 base = shared_address(s.scores[item % 2]);
+    for (int at = thread; at < 64 * 32; at += Config::kPrepareThreads) {
+        const int i = at / 32;
+        const int j = at % 32 * 2;
+        const int local_i = i - block * Config::kBlock;
+        const int local_j = j - block * Config::kBlock;
+        float x[2] = {0.f, 0.f};
+        for (int e = 0; e < 2; ++e) {
+            const int column = local_j + e;
+            if (local_i < 0 || local_i >= Config::kBlock || column < 0 || column > local_i) continue;
+            if (local_i >= rows) continue;
+            for (int half = 0; half < Config::kPrepareGroups; ++half) {
+                x[e] += s.direct[half][block][local_i * Config::kBlock + column];
+            }
+        }
+        store_shared(base + i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2, pack_bf16(x[0], x[1]));
+    }
+}
+
+/// Rows past the sequence's end hold its neighbour: zero times infinity is NaN, so V is cleared.
+/// fp16 values become bf16.
+__device__ inline void prepare_values(Storage& s, int stage, int valid, int thread) {
+    constexpr bool kConvert = Config::kInput == InputType::kFloat16;
+    if (valid >= Config::kChunk && !kConvert) return;
+    const u32 base = shared_address(s.stage[stage].v);
+    for (int at = thread; at < Config::kValueBytes / 4; at += Config::kPrepareThreads) {
+        const int row = at * 4 / 128 % Config::kChunk;
+        if (row >= valid) {
+            store_shared(base + at * 4, 0);
+        } else if (kConvert) {
+            const float2 x = Preparer::unpack(load_shared(base + at * 4));
+            store_shared(base + at * 4, pack_bf16(x.x, x.y));
+        }
+    }
+}
+
+/// Item `item`: blocks [begin, end) of the chunk, anchored at the first row of `begin`. q~ and k~ go
+/// over q and k; earlier rows of q~ become zero; later rows stay as they are (math drops them).
+/// Direct: k~ decays to the item's end instead, and the scores are evaluated pair by pair.
+__device__ inline void prepare_item(const Preparer& me, int stage, int item, int begin, int end,
+                                    bool direct, int valid, const float2 (&sum)[Config::kBlock]) {
+    Storage& s = me.s;
+    float2 start = make_float2(0.f, 0.f);
+    float2 whole = make_float2(0.f, 0.f);
+    for (int b = begin; b < end; ++b) {
+        const float2 t = me.total(b);
+        if (b < me.block) start = make_float2(start.x + t.x, start.y + t.y);
+        whole = make_float2(whole.x + t.x, whole.y + t.y);
+    }
+    const u32 q = shared_address(s.stage[stage].q);
+    const u32 k = shared_address(s.stage[stage].k);
+    if (me.block >= begin && me.block < end) {
+        const float2 anchor = direct ? whole : make_float2(0.f, 0.f);
+#pragma unroll
+        for (int r = 0; r < Config::kBlock; ++r) {
+            const bool real = me.block * Config::kBlock + r < valid;
+            const float2 b = make_float2(start.x + sum[r].x, start.y + sum[r].y);
+            const float2 key = Preparer::unpack(load_shared(me.address(k, r)));
+            const u32 scaled = pack_bf16(key.x * exp2_fast(anchor.x - b.x),
+                                         key.y * exp2_fast(anchor.y - b.y));
+            store_shared(me.address(k, r), real ? scaled : 0);
+            if constexpr (!Config::kStateOnly) {
+                const float2 query = Preparer::unpack(load_shared(me.address(q, r)));
+                const u32 read = pack_bf16(query.x * exp2_fast(b.x), query.y * exp2_fast(b.y));
+                store_shared(me.address(q, r), real ? read : 0);
+            }
+        }
+        if (me.block == begin) {
+            reinterpret_cast<float2*>(s.decay[item % 2])[me.pair] =
+                make_float2(exp2_fast(whole.x), exp2_fast(whole.y));
+        }
+    } else if (!Config::kStateOnly && me.block < begin) {
+#pragma unroll
+        for (int r = 0; r < Config::kBlock; ++r) store_shared(me.address(q, r), 0);
+    }
+    if (me.thread == 0) s.item[item % 2] = {begin, end, direct};
+    if constexpr (!Config::kStateOnly) {
+        fence_async_proxy();
+        prepare_barrier();
+        if (direct) {
+            write_direct_scores(s, item, begin, valid, me.thread);
+        } else {
+            compute_scores(s, stage, item, begin * Config::kBlock, me.thread);
+        }
+    }
+    publish(s, item);
+}
+
+/// A chunk that leaves the range: blocks [0, first overflow) together, then one by one. Returns the
+/// number of the next item.
+__device__ inline int prepare_pieces(const Preparer& me, int stage, int item, int valid,
+                                     const float2 (&sum)[Config::kBlock]) {
+    Storage& s = me.s;
+    const int first = s.first_overflow;
+    const unsigned overflows = s.overflows;
+    if constexpr (!Config::kStateOnly) {
+        if (overflows >> me.block & 1) direct_scores(me, stage, valid, sum);
+        prepare_barrier();
+    }
+    for (int begin = 0; begin < Config::kBlocks; ++item) {
+        const int end = begin < first ? first : begin + 1;
+        // The first item of a chunk finds fresh tiles; a later one waits for its forerunner.
+        if (begin > 0) s.item_empty[(item - 1) % 2].wait((item - 1) / 2 & 1);
+        if (item >= 2) s.item_empty[item % 2].wait((item / 2 + 1) & 1);
+        prepare_item(me, stage, item, begin, end, begin >= first && (overflows >> begin & 1), valid,
+                     sum);
+        begin = end;
+    }
+    return item;
+}
+
+__device__ inline void prepare_warpgroup(const Params& p, const Task& task, Storage& s) {
+    const Preparer me(s, static_cast<int>(threadIdx.x));
+    float2 segment_bits = make_float2(0.f, 0.f);
+    int item = 0;
+    for (int chunk = task.first; chunk < task.end; ++chunk) {
+        const int i = chunk - task.first;
+        const int stage = i % Config::kStages;
+        const int valid = min(task.length - chunk * Config::kChunk, Config::kChunk);
+        s.stage_full[stage].wait(i / Config::kStages & 1);
+        float2 sum[Config::kBlock];
+        me.sum_gates(stage, valid, sum);
+        const float2 bits = sum[Config::kBlock - 1];
+        reinterpret_cast<float2*>(s.total[me.block])[me.pair] = bits;
+        if (me.thread == 0) {
+            s.first_overflow = Config::kBlocks;
+            s.overflows = 0;
+        }
+        // NaN compares false: it takes the careful way.
+        const bool mild = bits.x > kBlockRange && bits.y > kBlockRange;
+        bool whole = !named_barrier_any(kPrepareBarrier, Config::kPrepareThreads, !mild);
+        if (!whole) {
+            float2 end = make_float2(0.f, 0.f);
+            for (int b = 0; b <= me.block; ++b) {
+                end.x += me.total(b).x;
+                end.y += me.total(b).y;
+            }
+            if (!(end.x > kChunkRange && end.y > kChunkRange)) atomicMin(&s.first_overflow, me.block);
+            if (!(bits.x > kChunkRange && bits.y > kChunkRange)) {
+                atomicOr(&s.overflows, 1u << me.block);
+            }
+            prepare_barrier();
+            whole = s.first_overflow == Config::kBlocks;
+        }
+        if constexpr (Config::kStateOnly) {
+            if (me.block == 0) {
+                for (int b = 0; b < Config::kBlocks; ++b) {
+                    segment_bits.x += me.total(b).x;
+                    segment_bits.y += me.total(b).y;
+                }
+            }
+        }
+        prepare_values(s, stage, valid, me.thread);
+        if (whole) {
+            if (item >= 2) s.item_empty[item % 2].wait((item / 2 + 1) & 1);
+            prepare_item(me, stage, item, 0, Config::kBlocks, false, valid, sum);
+            ++item;
+        } else {
+            item = prepare_pieces(me, stage, item, valid, sum);
+        }
+        // total is rewritten by the next chunk.
+        prepare_barrier();
+    }
+    if constexpr (Config::kStateOnly) {
+        if (me.block == 0 && task.value_tile == 0) {
+            const long long row =
+                (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments +
+                task.segment;
+            reinterpret_cast<float2*>(p.segment_decay + row * Config::kKeys)[me.pair] =
+                make_float2(exp2_fast(segment_bits.x), exp2_fast(segment_bits.y));
+        }
+    }
+}
+
+// ---- math ----------------------------------------------------------------------------------------
+
+constexpr int kStateRegisters = Config::kKeys / 2;
+
+/// A thread's part of S^T (64 value channels x K): register 4 n + e is value row() + 8 (e / 2) and key
+/// channel 8 n + column() + e % 2.
+struct Fragment {
+    int group, thread;
+    __device__ int row() const { return thread / 32 * 16 + thread % 32 / 4; }
+    __device__ int column() const { return thread % 4 * 2; }
+};
+
+__device__ inline float load_number(const void* p, int type) {
+    if (type == kStateFloat32) return *static_cast<const float*>(p);
+    const u16 x = *static_cast<const u16*>(p);
+    return type == kStateBFloat16 ? low_bf16(x) : fp16_to_float(x);
+}
+
+__device__ inline void store_number(void* p, int type, float x) {
+    if (type == kStateFloat32) {
+        *static_cast<float*>(p) = x;
+    } else {
+        *static_cast<u16*>(p) =
+            static_cast<u16>(type == kStateBFloat16 ? pack_bf16(x, 0.f) : pack_fp16(x, 0.f));
+    }
+}
+
+/// Calls f(register, address) for the fragment's elements that exist, at the sequence's slot.
+template <class F>
+__device__ inline void for_each_state_element(const Params& p, const Task& task,
+                                              const StateTensor& state, const Fragment& at, F&& f) {
+    if (state.data == nullptr) return;
+    long long slot = task.sequence;
+    if (state.slots != nullptr) {
+        slot = load_integer(state.slots, state.slots_are_64_bit, task.sequence);
+    }
+    if (slot < 0) return;
+    const int bytes = state.type == kStateFloat32 ? 4 : 2;
+    char* base = static_cast<char*>(state.data) +
+                 (slot * state.slot_stride + task.head * state.head_stride) * bytes;
+    const int value = task.value_tile * Config::kValueTile + at.group * 64 + at.row();
+#pragma unroll
+    for (int r = 0; r < kStateRegisters; ++r) {
+        const int v = value + r / 2 % 2 * 8;
+        const int key = r / 4 * 8 + at.column() + r % 2;
+        if (v < p.values && key < p.keys) {
+            f(r, base + (key * state.key_stride + v * state.value_stride) * bytes);
+        }
+    }
+}
+
+/// The state that the segment starts from: the sequence's, then the earlier segments in order.
+__device__ inline void load_initial(const Params& p, const Task& task, const Fragment& at,
+                                    float (&state)[kStateRegisters]) {
+#pragma unroll
+    for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
+    if constexpr (Config::kStateOnly) return;
+    if (p.has_initial == nullptr || p.has_initial[task.sequence]) {
+        for_each_state_element(p, task, p.initial, at, [&](int r, const void* from) {
+            state[r] = load_number(from, p.initial.type);
+        });
+    }
+    const long long row = (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments;
+    for (int segment = 0; segment < task.segment; ++segment) {
+        const float* decay = p.segment_decay + (row + segment) * Config::kKeys;
+        const float* add = p.segment_state +
+                           (((row + segment) * p.value_tiles + task.value_tile) *
+                                Config::kMathGroups +
+                            at.group) *
+                               64 * Config::kKeys +
+                           at.thread;
+#pragma unroll
+        for (int r = 0; r < kStateRegisters; ++r) {
+            state[r] = state[r] * decay[r / 4 * 8 + at.column() + r % 2] + add[r * 128];
+        }
+    }
+}
+
+__device__ inline void scale_columns(const float* decay, int column,
+                                     float (&state)[kStateRegisters]) {
+#pragma unroll
+    for (int n = 0; n < kStateRegisters / 4; ++n) {
+        const float2 d = *reinterpret_cast<const float2*>(decay + n * 8 + column);
+        state[4 * n] *= d.x;
+        state[4 * n + 1] *= d.y;
+        state[4 * n + 2] *= d.x;
+        state[4 * n + 3] *= d.y;
+    }
+}
+
+/// O^T of a chunk to global memory, through shared memory.
+__device__ inline void store_output(const Params& p, const Task& task, Storage& s,
+                                    const Fragment& at, int chunk, const float (&o)[32]) {
+    const u32 barrier = kMathBarrier + at.group;
+    unsigned char* tile = s.o[at.group];
+    if (at.thread == 0) wait_stores_read<0>();
+    named_barrier(barrier, 128);
+    const int lane = at.thread % 32;
+    // Matrices: values 0-7, 8-15 of the warp's sixteen, tokens of two neighbouring columns of eight.
+    const int value_chunk = at.thread / 32 * 2 + lane / 8 % 2;
+    constexpr bool kHalf = Config::kInput == InputType::kFloat16;
+    const auto pack = [&](float a, float b) {
+        return kHalf ? pack_fp16(a * p.scale, b * p.scale) : pack_bf16(a * p.scale, b * p.scale);
+    };
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        const int token = n * 8 + lane / 16 * 8 + lane % 8;
+        const u32 address =
+            shared_address(tile) + token * 128 + ((value_chunk ^ (token & 7)) << 4);
+        const float* x = o + n * 4;
+        store_matrices_transposed(address, pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]),
+                                  pack(x[6], x[7]));
+    }
+    fence_async_proxy();
+    named_barrier(barrier, 128);
+    const int value = task.value_tile * Config::kValueTile + at.group * 64;
+    const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
+    const int valid = task.length - chunk * Config::kChunk;
+    if (task.packed && valid < Config::kChunk) {
+        // A bulk copy would write into the next sequence.
+        for (int i = at.thread; i < valid * 8; i += 128) {
+            const int row = i / 8;
+            const int v = value + i % 8 * 8;
+            if (v >= p.values) continue;
+            const uint4 x = *reinterpret_cast<const uint4*>(
+                tile + row * 128 + ((i % 8 ^ (row & 7)) << 4));
+            u16* out = static_cast<u16*>(p.o_data) + (token + row) * p.o_token_stride +
+                       task.head * p.o_head_stride + v;
+            *reinterpret_cast<uint4*>(out) = x;
+        }
+    } else if (at.thread == 0) {
+        store_box(reinterpret_cast<const TensorMap*>(&p.o), tile, value, task.head, token,
+                  task.batch);
+        commit_stores();
+    }
+}
+
+/// O of the rows after an item is not O yet: zero, for the items to come.
+__device__ inline void drop_rows(int end, float (&o)[32]) {
+#pragma unroll
+    for (int r = 0; r < 32; ++r) {
+        if (r / 8 >= end) o[r] = 0.f;  // eight registers hold a block's sixteen tokens
+    }
+}
+
+__device__ inline void math_warpgroup(const Params& p, const Task& task, Storage& s) {
+    const int thread = static_cast<int>(threadIdx.x) - Config::kPrepareThreads;
+    const Fragment at{thread / 128, thread % 128};
+    const u64 zero = operand(s.zero, 0);
+    float state[kStateRegisters];
+    load_initial(p, task, at, state);
+    int item = 0;
+    for (int chunk = task.first; chunk < task.end; ++chunk) {
+        const int stage = (chunk - task.first) % Config::kStages;
+        const u64 v = operand(s.stage[stage].v + at.group * Config::kBoxBytes);
+        const u64 k = operand(s.stage[stage].k, Config::kBoxBytes);
+        float o[32];
+        bool first = true;
+        bool last = false;
+        while (!last) {
+            s.item_full[item % 2].wait(item / 2 & 1);
+            const Item what = s.item[item % 2];
+            last = what.end == Config::kBlocks;
+            const bool before = what.direct != 0;
+            const float* decay = s.decay[item % 2];
+            if constexpr (!Config::kStateOnly) {
+                u32 a[Config::kKeys / 16][4];
+#pragma unroll
+                for (int i = 0; i < Config::kKeys / 16; ++i) {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) {
+                        a[i][e] = pack_bf16(state[i * 8 + e * 2], state[i * 8 + e * 2 + 1]);
+                    }
+                }
+                if (before) scale_columns(decay, at.column(), state);
+                product_begin();
+                const u64 q = operand(s.stage[stage].q);
+                const u64 scores = operand(s.scores[item % 2]);
+#pragma unroll
+                for (int i = 0; i < Config::kKeys / 16; ++i) {
+                    product<0>(o, a[i], advance(q, i / 4 * Config::kBoxBytes + i % 4 * 32),
+                               !(first && i == 0));
+                }
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    product<1, 0>(o, advance(v, i * 2048), advance(scores, i * 32), true);
+                }
+                product_commit();
+            } else {
+                if (before) scale_columns(decay, at.column(), state);
+                product_begin();
+            }
+#pragma unroll
+            for (int i = 0; i < Config::kBlocks; ++i) {
+                // Other items' rows are replaced by nothing: a product cannot be skipped by a branch.
+                const bool in_item = i >= what.begin && i < what.end;
+                product<1, 1>(state, in_item ? advance(v, i * 2048) : zero,
+                              in_item ? advance(k, i * 2048) : zero, true);
+            }
+            product_commit();
+            if constexpr (!Config::kStateOnly) {
+                product_wait<1>();
+                keep(o);
+                if (!last) drop_rows(what.end, o);
+                if (last) store_output(p, task, s, at, chunk, o);
+            }
+            product_wait<0>();
+            keep(state);
+            if (!before) scale_columns(decay, at.column(), state);
+            if (thread % 32 == 0) {
+                s.item_empty[item % 2].arrive();
+                if (last) s.stage_empty[stage].arrive();
+            }
+            first = false;
+            ++item;
+        }
+    }
+    if constexpr (Config::kStateOnly) {
+        const long long row =
+            (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments + task.segment;
+        float* out = p.segment_state +
+                     ((row * p.value_tiles + task.value_tile) * Config::kMathGroups + at.group) * 64 *
+                         Config::kKeys +
+                     at.thread;
+#pragma unroll
+        for (int r = 0; r < kStateRegisters; ++r) out[r * 128] = state[r];
+    } else {
+        if (task.segment == p.segments - 1) {
+            for_each_state_element(p, task, p.final, at, [&](int r, void* to) {
+                store_number(to, p.final.type, state[r]);
+            });
+        }
+        if (at.thread == 0) wait_stores_read<0>();
+    }
+}
+
+}  // namespace sluice::gla
+
+extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
+    sluice_gla(const __grid_constant__ sluice::gla::Params p) {
+    using namespace sluice::gla;
+    extern __shared__ unsigned char raw[];
+    Storage& s = *reinterpret_cast<Storage*>(
+        (reinterpret_cast<unsigned long long>(raw) + 1023) / 1024 * 1024);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < Config::kStages; ++i) {
+            s.stage_full[i].init(1);
+            s.stage_empty[i].init(Config::kMathThreads / 32);
+        }
+        for (int i = 0; i < 2; ++i) {
+            s.item_full[i].init(Config::kPrepareThreads / 32);
+            s.item_empty[i].init(Config::kMathThreads / 32);
+        }
+        fence_barrier_init();
+    }
+    for (int i = threadIdx.x; i < Config::kBlock * 32; i += Config::kThreads) {
+        reinterpret_cast<unsigned*>(s.zero)[i] = 0;
+    }
+    sluice::tile::fence_async_proxy();
+    __syncthreads();
+    const Task task = decode_task(p);
+    if (threadIdx.x < Config::kPrepareThreads) {
+        set_registers<Config::kPrepareRegisters, Config::kLaunchRegisters>();
+        prepare_warpgroup(p, task, s);
+    } else if (threadIdx.x < Config::kPrepareThreads + Config::kMathThreads) {
+        set_registers<Config::kMathRegisters, Config::kLaunchRegisters>();
+        math_warpgroup(p, task, s);
+    } else {
+        set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
+        if (threadIdx.x % 128 == 0) load_thread(p, task, s);
+    }
+}

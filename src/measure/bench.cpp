@@ -1,0 +1,107 @@
+#include "measure/bench.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "measure/bench_job.hpp"
+#include "measure/cache.hpp"
+#include "measure/embedded.hpp"
+#include "measure/memory.hpp"
+#include "measure/statistics.hpp"
+#include "measure/units.hpp"
+
+namespace sluice::measure {
+
+namespace {
+
+/// Leaves room for the rest of the machine.
+constexpr double kUsableMemoryShare = 0.85;
+
+void apply_limits(const BenchLimits& limits, Job& job) {
+    Record& record = job.record;
+    if (!record.ran()) return;
+    const double usable = limits.memory_bytes > 0
+                              ? static_cast<double>(limits.memory_bytes)
+                              : kUsableMemoryShare * static_cast<double>(available_memory_bytes());
+    const auto needed = static_cast<double>(record.io_bytes + job.workspace_bytes);
+    if (usable > 0 && needed > usable) {
+        record.skipped =
+            fmt::format("needs {} of memory; {} may be used", format_with_prefix(needed, "B"),
+                        format_with_prefix(usable, "B"));
+    } else if (record.predicted_us > 1e6 * limits.rule.max_seconds) {
+        record.skipped =
+            fmt::format("one run is predicted to take {}; the limit is {}",
+                        format_us(record.predicted_us), format_us(1e6 * limits.rule.max_seconds));
+    }
+}
+
+Job prepare(const BenchCase& row, const BenchLimits& limits) {
+    Job job = make_job(row);
+    Record& record = job.record;
+    record.version = embedded::version();
+    record.commit = embedded::commit();
+    record.date =
+        fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::now()));
+    apply_limits(limits, job);
+    return job;
+}
+
+}  // namespace
+
+Record predict(const BenchCase& row, const BenchLimits& limits) {
+    return prepare(row, limits).record;
+}
+
+Record measure(const BenchCase& row, const BenchLimits& limits) {
+    Job job = prepare(row, limits);
+    Record record = job.record;
+    if (!record.ran()) return record;
+    std::optional<CacheFlusher> flusher;
+    if (row.flush) flusher.emplace(record.device.cache_bytes);
+    record.cache = !flusher ? "warm" : flusher->is_complete() ? "flushed" : "partly flushed";
+
+    job.fill();
+    const double start = steady_clock_us();
+    const PeakMemory peak = measure_peak_memory([&] { record.plan_hash = job.run(); });
+    const double first_us = steady_clock_us() - start;
+    record.peak_memory_bytes = record.io_bytes + peak.growth_bytes;
+    record.peak_memory_method = peak.method;
+
+    // A row whose warm-up used up its time is not run again.
+    const bool slow = first_us >= 1e6 * limits.rule.max_seconds;
+    const std::vector<double> samples = slow ? std::vector{first_us}
+                                             : sample_us(
+                                                   limits.rule, [&] { (void)job.run(); },
+                                                   [&] {
+                                                       if (flusher) (*flusher)();
+                                                   });
+    const Summary summary = summarize(samples);
+    record.samples = summary.samples;
+    record.measured_us = summary.median;
+    record.p10_us = summary.p10;
+    record.p90_us = summary.p90;
+    record.relative_mad = summary.relative_mad;
+    return record;
+}
+
+void set_device(const DeviceSpec& device, Record& record) {
+    record.device = device;
+    const Work work{record.flops, record.bytes_read, record.bytes_written};
+    record.floor_us = floor_on(device, work).us();
+}
+
+double expected_seconds(const Record& predicted, const BenchLimits& limits) {
+    if (!predicted.ran()) return 0;
+    constexpr double kFillBytesPerS = 2e8;
+    const StoppingRule& rule = limits.rule;
+    const double run = 1e-6 * predicted.predicted_us;
+    const double sampling = std::clamp(rule.min_runs * run, rule.min_seconds,
+                                       std::max(rule.min_seconds, rule.max_seconds));
+    return run + sampling + static_cast<double>(predicted.io_bytes) / kFillBytesPerS;
+}
+
+}  // namespace sluice::measure

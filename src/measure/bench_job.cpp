@@ -1,0 +1,240 @@
+#include "measure/bench_job.hpp"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "baseline/softmax.hpp"
+#include "sluice/device.hpp"
+#include "sluice/error.hpp"
+#include "sluice/forward.hpp"
+
+namespace sluice::measure {
+
+namespace {
+
+/// A plan without a prediction is a plain time loop: assume this much.
+constexpr double kTimeLoopFlopsPerCorePerS = 1e9;
+/// The baseline's usual share of the matrix-product rate.
+constexpr double kSoftmaxShare = 0.5;
+
+Record start_record(const BenchCase& row) {
+    Record record;
+    record.op = row.op;
+    record.model = row.model;
+    record.phase = row.phase;
+    record.dims = row.dims;
+    record.dims.N = row.dims.B;
+    if (row.phase == Phase::kDecode) record.dims.T = 1;
+    record.dtype = row.dtype;
+    record.gate_dtype = row.gate_dtype;
+    record.seed = row.seed;
+    return record;
+}
+
+void add_work(const Work& work, Record& record) {
+    record.flops = work.flops;
+    record.bytes_read = work.bytes_read;
+    record.bytes_written = work.bytes_written;
+    set_device(host_device(), record);
+    record.h200_floor_us = floor_on(h200(), work).us();
+}
+
+void zero(const Tensor& tensor) { std::memset(tensor.view().data, 0, tensor.size_bytes()); }
+
+/// The tensors of a recurrence's call, and the call.
+struct Recurrence {
+    Spec spec;
+    InputOptions input_options;
+    OwnedInputs inputs;
+    Tensor o;
+    std::optional<Tensor> states, key_sums, slots;
+    Arguments arguments;
+    Options options;
+    Phase phase = Phase::kPrefill;
+
+    void allocate(const Dims& dims, DType state_dtype) {
+        inputs = allocate_inputs(spec, dims, input_options);
+        o = Tensor::empty(input_options.dtype, {dims.B, dims.T, dims.HV, dims.V});
+        arguments.inputs = views(inputs);
+        arguments.o = o;
+        if (phase == Phase::kDecode) allocate_states(dims, state_dtype);
+    }
+
+    /// Decode updates a pool of states in place.
+    void allocate_states(const Dims& dims, DType dtype) {
+        const bool value_first = spec.default_state_layout == StateLayout::kValueFirst;
+        states = Tensor::empty(
+            dtype, {dims.B, dims.HV, value_first ? dims.V : dims.K, value_first ? dims.K : dims.V});
+        slots = Tensor::empty(DType::kInt32, {dims.B});
+        for (std::int64_t i = 0; i < dims.B; ++i) {
+            slots->elements<std::int32_t>()[static_cast<std::size_t>(i)] =
+                static_cast<std::int32_t>(dims.B - 1 - i);
+        }
+        StateArguments& s = arguments.state;
+        s.initial = s.final = *states;
+        s.read_slots = s.write_slots = *slots;
+        if (spec.normalize) {
+            key_sums = Tensor::empty(dtype, {dims.B, dims.HV, dims.K});
+            s.initial_key_sum = s.final_key_sum = *key_sums;
+        }
+    }
+
+    void fill() {
+        fill_inputs(spec, input_options, inputs);
+        zero(o);
+        if (states) fill_normal(*states, input_options.seed, "states");
+        if (key_sums) fill_normal(*key_sums, input_options.seed, "key_sums");
+    }
+
+    [[nodiscard]] std::int64_t io_bytes() const {
+        std::size_t bytes = o.size_bytes();
+        for (const auto& [name, tensor] : inputs) bytes += tensor.size_bytes();
+        for (const auto& tensor : {states, key_sums, slots}) {
+            if (tensor) bytes += tensor->size_bytes();
+        }
+        return static_cast<std::int64_t>(bytes);
+    }
+
+    Plan run() const {
+        return phase == Phase::kPrefill ? forward(spec, arguments, options)
+                                        : step(spec, arguments, options);
+    }
+};
+
+/// Each optional input that was asked for is one of the spec's.
+void check_optional_inputs(const Spec& spec, const VariantRequest& request) {
+    for (const auto& [name, shape] : request.tensors) {
+        if (spec.find_input(name) == nullptr) {
+            throw Error(ErrorCode::kSurplus, name, "asked for as an optional input",
+                        "an input that this form of " + spec.name + " reads");
+        }
+    }
+}
+
+Job make_recurrence_job(const BenchCase& row) {
+    Job job;
+    Record& record = job.record = start_record(row);
+    record.gates = to_string(row.gates);
+    record.state_dtype = row.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+    record.backend = row.backend;
+    record.kernel = to_string(row.algorithm);
+    record.precision = to_string(row.precision);
+
+    auto call = std::make_shared<Recurrence>();
+    call->spec = make_spec(row.op, row.request);
+    check_optional_inputs(call->spec, row.request);
+    call->phase = row.phase;
+    call->input_options = {row.seed, row.gates, row.dtype, row.gate_dtype};
+    call->options.backend = row.backend;
+    call->options.algorithm = row.algorithm;
+    call->options.precision = row.precision;
+    call->options.threads = row.threads;
+    call->allocate(record.dims, record.state_dtype);
+    record.io_bytes = call->io_bytes();
+
+    const Problem problem = bind(call->spec, call->arguments, call->options, row.phase);
+    add_work(work(problem), record);
+    const Backend& backend = find_backend(row.backend);
+    if (const Support support = backend.supports(problem); !support.ok) {
+        record.skipped = fmt::format("not supported by {}: {}", row.backend, support.reason);
+        return job;
+    }
+    const Plan plan = backend.plan(problem, host_device());
+    record.kernel = plan.kernel;
+    record.precision = to_string(plan.precision);
+    record.threads = plan.threads;
+    record.plan_hash = fmt::format("{:016x}", plan.hash());
+    record.predicted_us = plan.predicted_us;
+    if (record.predicted_us <= 0) {
+        const Work steps = work(call->spec, shape_of(problem), Phase::kDecode);
+        record.predicted_us = 1e6 * steps.flops / (kTimeLoopFlopsPerCorePerS * plan.threads);
+    }
+    job.workspace_bytes = plan.workspace_bytes;
+    job.fill = [call] { call->fill(); };
+    job.run = [call] { return fmt::format("{:016x}", call->run().hash()); };
+    return job;
+}
+
+Job make_softmax_job(const BenchCase& row) {
+    if (!row.request.settings.empty() || !row.request.tensors.empty()) {
+        const bool setting = !row.request.settings.empty();
+        throw Error(
+            ErrorCode::kSurplus,
+            setting ? row.request.settings.begin()->first : row.request.tensors.begin()->first,
+            "given", "no settings or optional inputs for softmax");
+    }
+    Job job;
+    Record& record = job.record = start_record(row);
+    record.backend = "baseline";
+    record.kernel = "online-softmax";
+    record.precision = to_string(Precision::kFloat32);
+    record.threads = row.threads > 0 ? row.threads : omp_get_max_threads();
+    if (row.phase == Phase::kDecode) record.context = row.dims.T;
+
+    const Dims& d = record.dims;
+    const std::int64_t keys = row.phase == Phase::kDecode ? record.context : d.T;
+    struct Tensors {
+        Tensor q, k, v, o;
+    };
+    const auto tensors = std::make_shared<Tensors>(Tensors{
+        Tensor::empty(row.dtype, {d.B, d.T, d.HV, d.K}),
+        Tensor::empty(row.dtype, {d.B, keys, d.H, d.K}),
+        Tensor::empty(row.dtype, {d.B, keys, d.H, d.V}),
+        Tensor::empty(row.dtype, {d.B, d.T, d.HV, d.V}),
+    });
+    const baseline::SoftmaxArguments arguments{tensors->q, tensors->k, tensors->v, tensors->o};
+    const Work work = baseline::softmax_work(arguments);
+    add_work(work, record);
+    record.io_bytes = static_cast<std::int64_t>(work.bytes());
+    const Floor floor = floor_on(host_device(), work);
+    record.predicted_us = std::max(floor.memory_us, floor.compute_us / kSoftmaxShare);
+    job.workspace_bytes = baseline::softmax_workspace_bytes(arguments, record.threads);
+    job.fill = [tensors, seed = row.seed] {
+        fill_normal(tensors->q, seed, "q");
+        fill_normal(tensors->k, seed, "k");
+        fill_normal(tensors->v, seed, "v");
+        zero(tensors->o);
+    };
+    job.run = [tensors, arguments, threads = row.threads] {
+        baseline::softmax_attention(arguments, {{}, threads});
+        return std::string();
+    };
+    return job;
+}
+
+/// Whether a tensor of these dimensions has an int64 number of bytes, with room to spare.
+bool is_addressable(const Dims& d) {
+    constexpr double kLimit_bytes = 1e18;
+    const auto product = [](std::initializer_list<std::int64_t> factors) {
+        double value = 8;
+        for (const std::int64_t factor : factors) value *= static_cast<double>(factor);
+        return value;
+    };
+    const std::int64_t heads = std::max(d.H, d.HV);
+    const std::int64_t channels = std::max(d.K, d.V);
+    return product({d.B, d.T, heads, channels}) < kLimit_bytes &&
+           product({d.B, heads, d.K, d.V}) < kLimit_bytes;
+}
+
+}  // namespace
+
+Job make_job(const BenchCase& row) {
+    try {
+        if (!is_addressable(row.dims)) throw std::bad_alloc();
+        return row.op == kSoftmax ? make_softmax_job(row) : make_recurrence_job(row);
+    } catch (const std::bad_alloc&) {
+        Job job;
+        job.record = start_record(row);
+        job.record.skipped = "its tensors cannot be allocated";
+        return job;
+    }
+}
+
+}  // namespace sluice::measure

@@ -1,0 +1,23 @@
+// A benchmark row with its tensors: ready to be filled, then run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "measure/bench.hpp"
+
+namespace sluice::measure {
+
+struct Job {
+    Record record;                     // all but provenance and measurement
+    std::int64_t workspace_bytes = 0;  // that the plan asks for
+    std::function<void()> fill;        // writes every tensor once
+    std::function<std::string()> run;  // the timed call; returns the hash of the plan that ran
+};
+
+/// Throws Error for a case that cannot be bound. A case that the backend refuses, or whose tensors
+/// cannot be allocated, comes back with record.skipped set and nothing to run.
+[[nodiscard]] Job make_job(const BenchCase& row);
+
+}  // namespace sluice::measure

@@ -1,0 +1,222 @@
+// sluice bench, info and report as their users call them: small shapes, all outputs.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/program.hpp"
+#include "sluice/record.hpp"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using test::Outcome;
+using test::run_sluice;
+
+bool contains(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+/// `arguments` after "bench", with limits that keep a test short.
+Outcome bench(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"bench", "--max-seconds", "2", "--min-runs", "1"});
+    return run_sluice(arguments);
+}
+
+std::vector<std::string> small_shape() {
+    return {"-T", "64,128", "-H", "1", "-K", "16", "-V", "8"};
+}
+
+std::vector<std::string> with(std::vector<std::string> list, const std::vector<std::string>& more) {
+    list.insert(list.end(), more.begin(), more.end());
+    return list;
+}
+
+TEST(BenchCommand, TableHasItsColumnsAndRows) {
+    const Outcome outcome = bench(with(small_shape(), {"--op", "gla,softmax", "--plot"}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    for (const char* part :
+         {"copy ", "matmul ", "gates logsigmoid/16", "median", "spread", "tokens/s", "GFLOP/s",
+          "GB/s", "of floor", "of matmul", "memory", "cpu chunked", "baseline online-softmax",
+          "B1 T128 H1 K16 V8", "latency against T, both logarithmic"}) {
+        EXPECT_TRUE(contains(outcome.out, part)) << part << "\n" << outcome.out;
+    }
+    EXPECT_TRUE(contains(outcome.err, "4 rows, 0 skipped")) << outcome.err;
+    EXPECT_FALSE(contains(outcome.err, "\r")) << "a progress bar without a terminal";
+}
+
+TEST(BenchCommand, AlgorithmsBesideTheMatmulRateOfTheSameRun) {
+    const Outcome outcome = bench({"--op", "gla", "-B", "1", "-T", "256", "-H", "2", "-K", "32",
+                                   "-V", "32", "--algorithm", "chunked,recurrent", "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const std::vector<Record> records = parse_records(outcome.out, "stdout");
+    ASSERT_EQ(records.size(), 2U);
+    EXPECT_EQ(records[0].kernel, "chunked");
+    EXPECT_EQ(records[1].kernel, "recurrent");
+    for (const Record& r : records) {
+        EXPECT_GT(r.device.matmul_flops_per_s, 0);
+        EXPECT_NEAR(r.fraction_of_matmul(),
+                    r.flops / (1e-6 * r.measured_us) / r.device.matmul_flops_per_s, 1e-9);
+        EXPECT_TRUE(contains(r.command, "bench")) << r.command;
+        EXPECT_TRUE(contains(r.command, "--algorithm chunked,recurrent")) << r.command;
+    }
+}
+
+TEST(BenchCommand, RowsThatWouldBeTheSameAppearOnce) {
+    const Outcome outcome =
+        bench(with(small_shape(), {"--op", "gla,softmax,gla", "--phase", "decode", "--backend",
+                                   "cpu,oracle", "--algorithm", "recurrent,recurrent", "--json"}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    // gla's step on each backend, whatever T; softmax's at both T, on no backend.
+    EXPECT_EQ(parse_records(outcome.out, "stdout").size(), 4U);
+}
+
+TEST(BenchCommand, AllOps) {
+    const Outcome outcome =
+        bench({"--op", "all", "-T", "32", "-H", "1", "-K", "8", "--dtype", "bf16", "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const std::vector<Record> records = parse_records(outcome.out, "stdout");
+    ASSERT_EQ(records.size(), 10U);
+    EXPECT_EQ(records.back().op, "softmax");
+    for (const Record& r : records) {
+        EXPECT_EQ(r.dtype, DType::kBFloat16);
+        EXPECT_EQ(r.gate_dtype, DType::kBFloat16);
+        EXPECT_EQ(r.dims.V, 8);  // that of K
+    }
+}
+
+TEST(BenchCommand, ModelGivesOpAndShape) {
+    const Outcome outcome =
+        bench({"--model", "qwen3-next", "--tp", "8", "--op", "softmax", "-T", "16", "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const std::vector<Record> records = parse_records(outcome.out, "stdout");
+    ASSERT_EQ(records.size(), 2U);
+    EXPECT_EQ(records[0].op, "gated_delta_rule");
+    EXPECT_EQ(records[1].op, "softmax");
+    for (const Record& r : records) {
+        EXPECT_EQ(r.dims.H, 2);
+        EXPECT_EQ(r.dims.HV, 4);
+        EXPECT_EQ(r.dims.K, 128);
+        EXPECT_TRUE(contains(r.model, "Qwen3-Next")) << r.model;
+    }
+}
+
+TEST(BenchCommand, ListsModelsAndRefusals) {
+    const Outcome outcome = run_sluice({"bench", "--list-models"});
+    ASSERT_EQ(outcome.status, 0);
+    EXPECT_TRUE(contains(outcome.out, "Kimi-Linear-48B-A3B"));
+    EXPECT_TRUE(contains(outcome.out, "refused: "));
+}
+
+TEST(BenchCommand, SkippedRowsAreSaidNotSwallowed) {
+    const Outcome outcome = run_sluice(
+        {"bench", "--sweep", "standard", "--op", "gla", "--max-memory", "0.000001", "--json"});
+    EXPECT_EQ(outcome.status, 2);  // nothing ran
+    EXPECT_TRUE(contains(outcome.err, "12 rows, 12 skipped")) << outcome.err;
+    const std::vector<Record> records = parse_records(outcome.out, "stdout");
+    ASSERT_EQ(records.size(), 12U);
+    for (const Record& r : records) {
+        EXPECT_TRUE(r.skipped.starts_with("needs ")) << r.skipped;
+        EXPECT_EQ(r.dims.H, 16);
+    }
+    EXPECT_EQ(records.back().dims.B, 16);
+    EXPECT_EQ(records.back().dims.T, 16384);
+}
+
+TEST(BenchCommand, RefusalsNameTheFlag) {
+    const std::vector<std::pair<std::vector<std::string>, std::string>> refused = {
+        {{"--op", "glaa"}, "op: got 'glaa'; accepted: linear, "},
+        {{"--op", "rwkv4"}, "op: got 'rwkv4'"},
+        {{"--phase", "training"}, "phase: got 'training'; accepted: prefill, decode"},
+        {{"--dtype", "int32"}, "dtype: got int32; accepted: float32"},
+        {{"--backend", "cuda"}, "backend: got 'cuda'; accepted: cpu, oracle"},
+        {{"--algorithm", "fast"}, "algorithm: got 'fast'; accepted: auto, chunked, recurrent"},
+        {{"--gates", "sharp"}, "gates: got 'sharp'"},
+        {{"--sweep", "wide"}, "sweep: got 'wide'; accepted: standard"},
+        {{"-T", "0"}, "T: got 0; accepted: >= 1"},
+        {{"-H", "2", "--hv", "3"}, "HV: got 3; accepted: a multiple of H = 2"},
+        {{"--set", "decay"}, "set: got 'decay'; accepted: name=value"},
+        {{"--set", "decay=1"}, "decay: got '1'; accepted: no settings for gla"},
+        {{"--with", "z"}, "z: got asked for as an optional input"},
+        {{"--model", "Jamba-v0.1"},
+         "model: got Jamba-v0.1 / Jamba-1.5-Mini / 1.6-Mini (Mamba-1); accepted: models of this "
+         "family"},
+        {{"--model", "gpt-2"}, "model: got 'gpt-2'"},
+        {{"--model", "Kimi-K3", "--op", "gla"},
+         "op: got 'gla'; accepted: with --model only softmax"},
+    };
+    for (const auto& [arguments, message] : refused) {
+        SCOPED_TRACE(message);
+        const Outcome outcome = bench(arguments);
+        EXPECT_EQ(outcome.status, 2);
+        EXPECT_TRUE(contains(outcome.err, message)) << outcome.err;
+        EXPECT_TRUE(outcome.out.empty()) << outcome.out;
+    }
+}
+
+TEST(BenchCommand, RefusalAsJson) {
+    const Outcome outcome = bench({"--op", "glaa", "--json"});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(json::parse(outcome.out)["argument"], "op");
+}
+
+TEST(BenchCommand, ContradictoryFlagsAreRefused) {
+    EXPECT_EQ(bench({"--sweep", "standard", "-T", "64"}).status, 2);
+    EXPECT_EQ(bench({"--model", "Kimi-K3", "-H", "2"}).status, 2);
+    EXPECT_EQ(bench({"--tp", "2"}).status, 2);
+    EXPECT_EQ(bench({"--oops"}).status, 2);
+}
+
+TEST(BenchCommand, HelpTeachesByExample) {
+    const Outcome outcome = run_sluice({"bench", "--help"});
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_TRUE(contains(outcome.out, "Examples:\n  sluice bench --op gla"));
+}
+
+TEST(ReportCommand, FromRecordsToDocuments) {
+    const test::ScratchDirectory directory;
+    const std::string records = (directory / "records.json").string();
+    const std::string markdown = (directory / "report.md").string();
+    const std::string html = (directory / "report.html").string();
+    ASSERT_EQ(bench(with(small_shape(), {"--op", "gla,softmax", "--output", records})).status, 0);
+    ASSERT_EQ(read_records(records).size(), 4U);
+
+    const Outcome printed = run_sluice({"report", records});
+    ASSERT_EQ(printed.status, 0) << printed.err;
+    EXPECT_TRUE(contains(printed.out, "against softmax attention"));
+    EXPECT_TRUE(contains(printed.out, "--op gla,softmax"));
+    ASSERT_EQ(run_sluice({"report", records, "-o", markdown}).status, 0);
+    EXPECT_EQ(test::read_bytes(markdown), printed.out);
+    ASSERT_EQ(run_sluice({"report", records, records, "-o", html}).status, 0);
+    EXPECT_TRUE(contains(test::read_bytes(html), "<svg "));
+
+    EXPECT_EQ(run_sluice({"report", records, "-o", "report.pdf"}).status, 2);
+    EXPECT_EQ(run_sluice({"report", markdown}).status, 2);
+    EXPECT_EQ(run_sluice({"report", (directory / "nothing.json").string()}).status, 2);
+}
+
+TEST(InfoCommand, DevicesBackendsAndOps) {
+    const Outcome outcome = run_sluice({"info"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    for (const char* part : {"sluice ", "NVIDIA H200", "4.28 TB/s", "CUDA: not built", "oracle",
+                             "gated_delta_rule", "q k v g beta"}) {
+        EXPECT_TRUE(contains(outcome.out, part)) << part;
+    }
+    const json object = json::parse(run_sluice({"info", "--json"}).out);
+    EXPECT_EQ(object["ops"].size(), 9U);
+    EXPECT_EQ(object["devices"].size(), 2U);
+    EXPECT_EQ(object["backends"][0]["name"], "cpu");
+}
+
+TEST(InfoCommand, OneOpInFull) {
+    const Outcome outcome = run_sluice({"info", "--op", "kda"});
+    ASSERT_EQ(outcome.status, 0);
+    EXPECT_TRUE(contains(outcome.out, "S <- D S + k u^T"));
+    EXPECT_TRUE(contains(outcome.out, "--set lower_bound=...: "));
+    EXPECT_EQ(run_sluice({"info", "--op", "mamba1"}).status, 2);
+}
+
+}  // namespace
+}  // namespace sluice

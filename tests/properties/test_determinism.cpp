@@ -1,0 +1,127 @@
+// The same problem gives the same bits: again, on any number of threads, in another process.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "support/plain.hpp"
+
+namespace sluice::test {
+namespace {
+
+std::uint64_t hash_bits(std::uint64_t h, const Tensor& tensor) {
+    const auto* bytes = static_cast<const unsigned char*>(tensor.view().data);
+    for (std::size_t i = 0; i < tensor.size_bytes(); ++i) h = (h ^ bytes[i]) * 0x100000001b3ULL;
+    return h;
+}
+
+constexpr Dims kDims = {.B = 1, .T = 130, .H = 1, .HV = 2, .K = 32, .V = 130};
+
+Plain problem(const Form& form, Precision precision) {
+    Plain plain = make_plain(form, kDims, {.kinds = {.gates = Gates::kSpikes}, .initial = true});
+    plain.options.precision = precision;
+    return plain;
+}
+
+/// Of every form, in every precision.
+std::uint64_t hash_of_everything(int threads) {
+    std::uint64_t h = 0xcbf29ce484222325ULL;
+    for (const Form& form : forms()) {
+        for (const Precision precision :
+             {Precision::kFloat32, Precision::kFloat64, Precision::kBFloat16}) {
+            Plain plain = problem(form, precision);
+            plain.options.threads = threads;
+            const Outputs out = run(plain);
+            h = hash_bits(hash_bits(h, out.o), out.final);
+            if (out.final_key_sum.defined()) h = hash_bits(h, out.final_key_sum);
+        }
+    }
+    return h;
+}
+
+class Determinism : public testing::TestWithParam<std::string> {};
+
+TEST_P(Determinism, AnyNumberOfThreadsTwice) {
+    for (const Precision precision :
+         {Precision::kFloat32, Precision::kFloat64, Precision::kBFloat16}) {
+        for (const Algorithm algorithm : {Algorithm::kChunked, Algorithm::kRecurrent}) {
+            const bool reduced = precision == Precision::kBFloat16;
+            if (reduced && algorithm == Algorithm::kRecurrent) continue;
+            Plain plain = problem(find_form(GetParam()), precision);
+            plain.options.algorithm = algorithm;
+            plain.options.threads = 1;
+            const Outputs first = run(plain);
+            for (const int threads : {1, 2, 3, 5, 0}) {
+                SCOPED_TRACE(fmt::format("{} threads, {}, {}", threads, to_string(precision),
+                                         to_string(algorithm)));
+                plain.options.threads = threads;
+                const Outputs again = run(plain);
+                EXPECT_TRUE(same_bits(first.o, again.o));
+                EXPECT_TRUE(same_bits(first.final, again.final));
+                EXPECT_EQ(first.plan.hash(), again.plan.hash());
+            }
+        }
+    }
+}
+
+std::vector<std::string> form_names() {
+    std::vector<std::string> names;
+    for (const Form& form : forms()) names.push_back(form.name);
+    return names;
+}
+INSTANTIATE_TEST_SUITE_P(Forms, Determinism, testing::ValuesIn(form_names()),
+                         [](const auto& parameter) { return parameter.param; });
+
+// A state in place is read by every value tile of a head and written by each: no tile may see what
+// another wrote.
+TEST(Determinism, StatesInPlaceDoNotRace) {
+    for (const char* form : {"user_elu1_normalized", "user_normalized_gla", "gated_delta_rule"}) {
+        for (const Algorithm algorithm : {Algorithm::kChunked, Algorithm::kRecurrent}) {
+            Plain plain =
+                make_plain(find_form(form), {.B = 1, .T = 20, .H = 1, .HV = 1, .K = 16, .V = 256},
+                           {.kinds = {}, .initial = true});
+            plain.options.algorithm = algorithm;
+            const Outputs expected = run(plain);
+            plain.options.threads = 8;
+            for (int i = 0; i < 200; ++i) {
+                const Tensor o = poisoned(DType::kFloat32, {1, 20, 1, 256});
+                const Tensor state = Tensor::copy_of(*plain.initial, DType::kFloat32);
+                Arguments arguments = plain.arguments();
+                arguments.o = o;
+                arguments.state.initial = arguments.state.final = state.view();
+                Tensor sum;
+                if (plain.spec.normalize) {
+                    sum = Tensor::copy_of(*plain.initial_key_sum, DType::kFloat32);
+                    arguments.state.initial_key_sum = arguments.state.final_key_sum = sum.view();
+                }
+                forward(plain.spec, arguments, plain.options);
+                ASSERT_TRUE(same_bits(o, expected.o)) << form << ", run " << i;
+                ASSERT_TRUE(same_bits(state, expected.final)) << form << ", run " << i;
+            }
+        }
+    }
+}
+
+// Run by the next test in a process of its own.
+TEST(Determinism, DISABLED_PrintHash) { fmt::print("hash={:016x}\n", hash_of_everything(3)); }
+
+TEST(Determinism, AnotherProcessGivesTheSameBits) {
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+    const std::string command = fmt::format(
+        "'{}' --gtest_also_run_disabled_tests --gtest_filter=Determinism.DISABLED_PrintHash",
+        program);
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> child(popen(command.c_str(), "r"),
+                                                                pclose);
+    ASSERT_NE(child, nullptr);
+    std::string output;
+    std::array<char, 256> line{};
+    while (std::fgets(line.data(), line.size(), child.get()) != nullptr) output += line.data();
+    const std::string expected = fmt::format("hash={:016x}\n", hash_of_everything(1));
+    EXPECT_NE(output.find(expected), std::string::npos) << expected << output;
+}
+
+}  // namespace
+}  // namespace sluice::test

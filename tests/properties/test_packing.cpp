@@ -1,0 +1,157 @@
+// A sequence's bits are its own: neighbours, their order and their number do not matter.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "support/plain.hpp"
+
+namespace sluice::test {
+namespace {
+
+std::vector<std::string> form_names() {
+    std::vector<std::string> names;
+    for (const Form& form : forms()) {
+        // Packed rows share what has no batch axis; these forms keep tokens there.
+        if (form.name != "user_head_delta") names.push_back(form.name);
+    }
+    return names;
+}
+
+class Packing : public testing::TestWithParam<std::string> {
+  protected:
+    /// Rows of one sequence each, with their own values and initial states but one set of
+    /// per-head parameters.
+    static std::vector<Plain> rows(const std::vector<std::int64_t>& lengths, Precision precision,
+                                   int threads) {
+        std::vector<Plain> list;
+        for (std::size_t n = 0; n < lengths.size(); ++n) {
+            const Dims dims = {.B = 1, .T = lengths[n], .H = 1, .HV = 2, .K = 20, .V = 72};
+            Plain row =
+                make_plain(find_form(GetParam()), dims,
+                           {.kinds = {.gates = Gates::kStrong}, .seed = 3 + n, .initial = true});
+            row.options.chunk = 64;
+            row.options.precision = precision;
+            row.options.algorithm = Algorithm::kChunked;
+            row.options.threads = threads;
+            for (const Input& input : row.spec.inputs) {
+                if (!list.empty() && !token_dim(input)) {
+                    row.inputs[input.name] = list.front().inputs.at(input.name);
+                }
+            }
+            list.push_back(row);
+        }
+        return list;
+    }
+
+    static void expect_same(const Outputs& alone, const Outputs& pack, std::int64_t n,
+                            std::int64_t begin) {
+        const std::int64_t length = alone.o.view().extents[1];
+        EXPECT_TRUE(same_bits(alone.o, pack.o.view().sliced(1, begin, begin + length)));
+        EXPECT_TRUE(same_bits(alone.final, pack.final.view().sliced(0, n, n + 1)));
+        if (alone.final_key_sum.defined()) {
+            EXPECT_TRUE(
+                same_bits(alone.final_key_sum, pack.final_key_sum.view().sliced(0, n, n + 1)));
+        }
+    }
+};
+
+TEST_P(Packing, EachSequenceIsAsAlone) {
+    for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+        // Alone there are threads for value tiles; packed there are tasks enough.
+        for (const int threads : {1, 5}) {
+            std::vector<Plain> list = rows({65, 0, 130, 1, 16, 63}, precision, threads);
+            for (int order = 0; order < 2; ++order) {
+                const Outputs pack = run(packed(list));
+                std::int64_t begin = 0;
+                for (std::size_t n = 0; n < list.size(); ++n) {
+                    SCOPED_TRACE(fmt::format("sequence {} of {} tokens, {} threads", n,
+                                             list[n].dims.T, threads));
+                    expect_same(run(list[n]), pack, static_cast<std::int64_t>(n), begin);
+                    begin += list[n].dims.T;
+                }
+                std::reverse(list.begin(), list.end());
+            }
+        }
+    }
+}
+
+TEST_P(Packing, BatchRowsAreAsAlone) {
+    Plain batch =
+        make_plain(find_form(GetParam()), {.B = 3, .T = 70, .H = 1, .HV = 2, .K = 16, .V = 40},
+                   {.kinds = {.gates = Gates::kStrong}, .initial = true});
+    batch.options.chunk = 64;
+    const Outputs all = run(batch);
+    for (std::int64_t b = 0; b < 3; ++b) {
+        Plain row = batch;
+        row.dims.B = row.dims.N = 1;
+        for (const Input& input : batch.spec.inputs) {
+            if (input.axes.front() != Axis::kB) continue;
+            row.inputs[input.name] =
+                Tensor::copy_of(batch.input(input.name).sliced(0, b, b + 1), DType::kFloat32);
+        }
+        row.initial = Tensor::copy_of(batch.initial->view().sliced(0, b, b + 1), DType::kFloat32);
+        if (batch.initial_key_sum) {
+            row.initial_key_sum =
+                Tensor::copy_of(batch.initial_key_sum->view().sliced(0, b, b + 1), DType::kFloat32);
+        }
+        const Outputs one = run(row);
+        EXPECT_TRUE(same_bits(one.o, all.o.view().sliced(0, b, b + 1)));
+        EXPECT_TRUE(same_bits(one.final, all.final.view().sliced(0, b, b + 1)));
+    }
+}
+
+TEST_P(Packing, PoisonedNeighboursChangeNothing) {
+    const std::vector<Plain> list = rows({33, 65, 17}, Precision::kFloat32, 1);
+    const Outputs alone = run(list[1]);
+    for (const bool huge : {false, true}) {
+        Plain pack = packed(list);
+        for (const Input& input : pack.spec.inputs) {
+            const auto dim = token_dim(input);
+            if (!dim) continue;
+            const std::int64_t ends[2][2] = {{0, 33}, {98, 115}};
+            for (const auto& [begin, end] : ends) {
+                const TensorView rows_of = pack.input(input.name).sliced(*dim, begin, end);
+                const Tensor poison = poisoned(DType::kFloat32, shape_of(pack.dims, input.axes));
+                if (huge) {
+                    for (float& x : poison.elements<float>()) x = 1e30F;
+                }
+                assign(rows_of, poison.view().sliced(*dim, begin, end));
+            }
+        }
+        for (const std::int64_t n : {0, 2}) {
+            const TensorView state = pack.initial->view().sliced(0, n, n + 1);
+            assign(state, poisoned(DType::kFloat32, pack.state_shape(1)));
+        }
+        expect_same(alone, run(pack), 1, 33);
+    }
+}
+
+TEST_P(Packing, BatchInvariantPlansAreAccepted) {
+    std::vector<Plain> list = rows({65, 130}, Precision::kFloat32, 0);
+    for (Plain& row : list) {
+        row.options.batch_invariant = true;
+        row.options.chunk = 0;
+        row.options.algorithm = Algorithm::kAuto;
+    }
+    const Outputs pack = run(packed(list));
+    expect_same(run(list[0]), pack, 0, 0);
+    expect_same(run(list[1]), pack, 1, 65);
+}
+
+// The planner may pick the token loop for short sequences: not because of what lies beside them.
+TEST_P(Packing, BatchInvariantPlansDoNotDependOnTheNeighboursLength) {
+    std::vector<Plain> list = rows({5, 200}, Precision::kFloat32, 0);
+    for (Plain& row : list) {
+        row.options.batch_invariant = true;
+        row.options.chunk = 0;
+        row.options.algorithm = Algorithm::kAuto;
+    }
+    expect_same(run(list[0]), run(packed(list)), 0, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, Packing, testing::ValuesIn(form_names()),
+                         [](const auto& parameter) { return parameter.param; });
+
+}  // namespace
+}  // namespace sluice::test
