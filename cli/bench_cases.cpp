@@ -94,10 +94,10 @@ std::vector<ShapeRow> model_rows(const BenchFlags& flags, std::vector<std::strin
     return rows;
 }
 
-std::vector<ShapeRow> flag_rows(const BenchFlags& flags, const std::vector<std::int64_t>& H) {
+std::vector<ShapeRow> flag_rows(const BenchFlags& flags, const std::vector<std::int64_t>& heads) {
     std::vector<ShapeRow> rows;
     for (const std::string& op : expand_ops(flags.ops)) {
-        for (const std::int64_t h : H) {
+        for (const std::int64_t h : heads) {
             for (const std::int64_t hv : or_default<std::int64_t>(flags.HV, {h})) {
                 for (const std::int64_t k : or_default<std::int64_t>(flags.K, {128})) {
                     for (const std::int64_t v : or_default<std::int64_t>(flags.V, {k})) {
@@ -211,17 +211,17 @@ BenchCases bench_cases(const BenchFlags& flags) {
     const VariantRequest request = parse_request(flags);
     const std::vector<Variation> variation_list = variations(flags);
 
-    const auto add = [&](const ShapeRow& row, std::int64_t B, std::int64_t T,
+    const auto add = [&](const ShapeRow& row, std::int64_t batch, std::int64_t tokens,
                          const Variation& variation) {
         BenchCase c = common;
         c.op = row.op;
         c.model = row.model;
         if (c.op != kSoftmax) c.request = request;
         c.dims = row.dims;
-        c.dims.B = B;
-        c.dims.T = T;
-        for (const auto& [name, value] : {std::pair{"B", B},
-                                          {"T", T},
+        c.dims.B = batch;
+        c.dims.T = tokens;
+        for (const auto& [name, value] : {std::pair{"B", batch},
+                                          {"T", tokens},
                                           {"H", c.dims.H},
                                           {"hv", c.dims.HV},
                                           {"K", c.dims.K},
@@ -239,9 +239,10 @@ BenchCases bench_cases(const BenchFlags& flags) {
         if (!seen) cases.rows.push_back(std::move(c));
     };
     for (const ShapeRow& row : rows) {
-        for (const std::int64_t B : batches) {
-            for (const std::int64_t T : lengths) {
-                for (const Variation& variation : variation_list) add(row, B, T, variation);
+        for (const std::int64_t batch : batches) {
+            for (const std::int64_t tokens : lengths) {
+                for (const Variation& variation : variation_list)
+                    add(row, batch, tokens, variation);
             }
         }
     }

@@ -78,8 +78,8 @@ std::string bench_plot(std::span<const Record> records) {
     std::set<std::int64_t> lengths;
     for (const Record& r : records) {
         if (!r.ran() || r.phase != Phase::kPrefill) continue;
-        const std::string name =
-            fmt::format("{} {} {} {}", r.op, r.kernel, describe_curve_shape(r), to_string(r.dtype));
+        const std::string name = fmt::format("{} {} {}", describe_kernel(r),
+                                             describe_curve_shape(r), to_string(r.dtype));
         auto it = std::find_if(series.begin(), series.end(),
                                [&](const Series& s) { return s.name == name; });
         if (it == series.end()) it = series.insert(it, {name, {}});

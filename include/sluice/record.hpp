@@ -54,9 +54,11 @@ struct Record {
     int samples = 0;
     double measured_us = 0;  // median
     double p10_us = 0, p90_us = 0;
-    double relative_mad = 0;             // median absolute deviation / median
-    std::int64_t io_bytes = 0;           // inputs, outputs and states, as allocated
-    std::int64_t peak_memory_bytes = 0;  // io_bytes + growth of the resident set during the call
+    double relative_mad = 0;    // median absolute deviation / median
+    std::int64_t io_bytes = 0;  // inputs, outputs and states, as allocated
+    /// io_bytes + growth of the resident set during the first call (some hundred kB of code and
+    /// stacks among it).
+    std::int64_t peak_memory_bytes = 0;
     std::string peak_memory_method;
 
     // Predictions: by the planner, and the least time that the hardware allows.

@@ -100,12 +100,12 @@ Rows float_rows(const TensorView& view, std::int64_t head, std::int64_t begin, s
 /// One thread's buffers. Column-major with queries along columns: the reductions over keys then run
 /// across SIMD lanes.
 struct Workspace {
-    Workspace(std::int64_t K, std::int64_t V)
-        : k(kKeyBlock, K),
-          v(kKeyBlock, V),
-          q(kQueryBlock, K),
+    Workspace(std::int64_t key_channels, std::int64_t value_channels)
+        : k(kKeyBlock, key_channels),
+          v(kKeyBlock, value_channels),
+          q(kQueryBlock, key_channels),
           scores(kQueryBlock, kKeyBlock),
-          o(kQueryBlock, V),
+          o(kQueryBlock, value_channels),
           m(kQueryBlock),
           m_new(kQueryBlock),
           l(kQueryBlock) {}

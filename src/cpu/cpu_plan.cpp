@@ -98,9 +98,12 @@ std::int64_t workspace_bytes(const Problem& problem, const Plan& plan) {
 bool runs_recurrent(const Problem& problem) {
     if (problem.algorithm != Algorithm::kAuto) return problem.algorithm == Algorithm::kRecurrent;
     if (problem.precision == Precision::kBFloat16) return false;
+    if (!problem.token_write_slots.empty()) return true;
+    // One long neighbour would change the kernel, and with it the bits.
+    if (problem.batch_invariant) return problem.phase == Phase::kDecode;
     std::int64_t longest = 0;
     for (const Sequence& s : problem.sequences) longest = std::max(longest, s.length());
-    return !problem.token_write_slots.empty() || longest <= kShortSequence;
+    return longest <= kShortSequence;
 }
 
 Plan make_plan(const Problem& problem, const DeviceSpec& device) {

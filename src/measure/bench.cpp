@@ -73,13 +73,12 @@ Record measure(const BenchCase& row, const BenchLimits& limits) {
 
     // A row whose warm-up used up its time is not run again.
     const bool slow = first_us >= 1e6 * limits.rule.max_seconds;
-    const std::vector<double> samples = slow ? std::vector{first_us}
-                                             : sample_us(
-                                                   limits.rule, [&] { (void)job.run(); },
-                                                   [&] {
-                                                       if (flusher) (*flusher)();
-                                                   });
-    const Summary summary = summarize(samples);
+    const auto run = [&] { (void)job.run(); };
+    const auto flush = [&] {
+        if (flusher) (*flusher)();
+    };
+    const Summary summary =
+        summarize(slow ? std::vector{first_us} : sample_us(limits.rule, run, flush));
     record.samples = summary.samples;
     record.measured_us = summary.median;
     record.p10_us = summary.p10;

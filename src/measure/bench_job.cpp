@@ -118,15 +118,7 @@ void check_optional_inputs(const Spec& spec, const VariantRequest& request) {
     }
 }
 
-Job make_recurrence_job(const BenchCase& row) {
-    Job job;
-    Record& record = job.record = start_record(row);
-    record.gates = to_string(row.gates);
-    record.state_dtype = row.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-    record.backend = row.backend;
-    record.kernel = to_string(row.algorithm);
-    record.precision = to_string(row.precision);
-
+std::shared_ptr<Recurrence> make_call(const BenchCase& row, const Record& record) {
     auto call = std::make_shared<Recurrence>();
     call->spec = make_spec(row.op, row.request);
     check_optional_inputs(call->spec, row.request);
@@ -137,8 +129,32 @@ Job make_recurrence_job(const BenchCase& row) {
     call->options.precision = row.precision;
     call->options.threads = row.threads;
     call->allocate(record.dims, record.state_dtype);
-    record.io_bytes = call->io_bytes();
+    return call;
+}
 
+void add_plan(const Plan& plan, const Problem& problem, Record& record) {
+    record.kernel = plan.kernel;
+    record.precision = to_string(plan.precision);
+    record.threads = plan.threads;
+    record.plan_hash = fmt::format("{:016x}", plan.hash());
+    record.predicted_us = plan.predicted_us;
+    if (record.predicted_us <= 0) {
+        const Work steps = work(problem.spec, shape_of(problem), Phase::kDecode);
+        record.predicted_us = 1e6 * steps.flops / (kTimeLoopFlopsPerCorePerS * plan.threads);
+    }
+}
+
+Job make_recurrence_job(const BenchCase& row) {
+    Job job;
+    Record& record = job.record = start_record(row);
+    record.gates = to_string(row.gates);
+    record.state_dtype = row.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+    record.backend = row.backend;
+    record.kernel = to_string(row.algorithm);
+    record.precision = to_string(row.precision);
+
+    const std::shared_ptr<Recurrence> call = make_call(row, record);
+    record.io_bytes = call->io_bytes();
     const Problem problem = bind(call->spec, call->arguments, call->options, row.phase);
     add_work(work(problem), record);
     const Backend& backend = find_backend(row.backend);
@@ -147,29 +163,44 @@ Job make_recurrence_job(const BenchCase& row) {
         return job;
     }
     const Plan plan = backend.plan(problem, host_device());
-    record.kernel = plan.kernel;
-    record.precision = to_string(plan.precision);
-    record.threads = plan.threads;
-    record.plan_hash = fmt::format("{:016x}", plan.hash());
-    record.predicted_us = plan.predicted_us;
-    if (record.predicted_us <= 0) {
-        const Work steps = work(call->spec, shape_of(problem), Phase::kDecode);
-        record.predicted_us = 1e6 * steps.flops / (kTimeLoopFlopsPerCorePerS * plan.threads);
-    }
+    add_plan(plan, problem, record);
     job.workspace_bytes = plan.workspace_bytes;
     job.fill = [call] { call->fill(); };
     job.run = [call] { return fmt::format("{:016x}", call->run().hash()); };
     return job;
 }
 
-Job make_softmax_job(const BenchCase& row) {
-    if (!row.request.settings.empty() || !row.request.tensors.empty()) {
-        const bool setting = !row.request.settings.empty();
-        throw Error(
-            ErrorCode::kSurplus,
-            setting ? row.request.settings.begin()->first : row.request.tensors.begin()->first,
-            "given", "no settings or optional inputs for softmax");
+/// The tensors of a softmax attention.
+struct Attention {
+    Attention(const Dims& d, std::int64_t keys, DType dtype)
+        : q(Tensor::empty(dtype, {d.B, d.T, d.HV, d.K})),
+          k(Tensor::empty(dtype, {d.B, keys, d.H, d.K})),
+          v(Tensor::empty(dtype, {d.B, keys, d.H, d.V})),
+          o(Tensor::empty(dtype, {d.B, d.T, d.HV, d.V})) {}
+
+    Tensor q, k, v, o;
+
+    [[nodiscard]] baseline::SoftmaxArguments arguments() const { return {q, k, v, o}; }
+    void fill(std::uint64_t seed) const {
+        fill_normal(q, seed, "q");
+        fill_normal(k, seed, "k");
+        fill_normal(v, seed, "v");
+        zero(o);
     }
+};
+
+void refuse_request(const VariantRequest& request) {
+    std::string name;
+    if (!request.tensors.empty()) name = request.tensors.begin()->first;
+    if (!request.settings.empty()) name = request.settings.begin()->first;
+    if (!name.empty()) {
+        throw Error(ErrorCode::kSurplus, name, "given",
+                    "no settings or optional inputs for softmax");
+    }
+}
+
+Job make_softmax_job(const BenchCase& row) {
+    refuse_request(row.request);
     Job job;
     Record& record = job.record = start_record(row);
     record.backend = "baseline";
@@ -178,32 +209,16 @@ Job make_softmax_job(const BenchCase& row) {
     record.threads = row.threads > 0 ? row.threads : omp_get_max_threads();
     if (row.phase == Phase::kDecode) record.context = row.dims.T;
 
-    const Dims& d = record.dims;
-    const std::int64_t keys = row.phase == Phase::kDecode ? record.context : d.T;
-    struct Tensors {
-        Tensor q, k, v, o;
-    };
-    const auto tensors = std::make_shared<Tensors>(Tensors{
-        Tensor::empty(row.dtype, {d.B, d.T, d.HV, d.K}),
-        Tensor::empty(row.dtype, {d.B, keys, d.H, d.K}),
-        Tensor::empty(row.dtype, {d.B, keys, d.H, d.V}),
-        Tensor::empty(row.dtype, {d.B, d.T, d.HV, d.V}),
-    });
-    const baseline::SoftmaxArguments arguments{tensors->q, tensors->k, tensors->v, tensors->o};
-    const Work work = baseline::softmax_work(arguments);
+    const auto call = std::make_shared<Attention>(record.dims, row.dims.T, row.dtype);
+    const Work work = baseline::softmax_work(call->arguments());
     add_work(work, record);
     record.io_bytes = static_cast<std::int64_t>(work.bytes());
     const Floor floor = floor_on(host_device(), work);
     record.predicted_us = std::max(floor.memory_us, floor.compute_us / kSoftmaxShare);
-    job.workspace_bytes = baseline::softmax_workspace_bytes(arguments, record.threads);
-    job.fill = [tensors, seed = row.seed] {
-        fill_normal(tensors->q, seed, "q");
-        fill_normal(tensors->k, seed, "k");
-        fill_normal(tensors->v, seed, "v");
-        zero(tensors->o);
-    };
-    job.run = [tensors, arguments, threads = row.threads] {
-        baseline::softmax_attention(arguments, {{}, threads});
+    job.workspace_bytes = baseline::softmax_workspace_bytes(call->arguments(), record.threads);
+    job.fill = [call, seed = row.seed] { call->fill(seed); };
+    job.run = [call, threads = row.threads] {
+        baseline::softmax_attention(call->arguments(), {{}, threads});
         return std::string();
     };
     return job;

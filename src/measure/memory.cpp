@@ -29,6 +29,13 @@ std::optional<std::int64_t> read_kilobytes(const char* path, std::string_view ke
     return std::nullopt;
 }
 
+/// The number that a file begins with; nothing for "max" or a file that is not there.
+std::optional<std::int64_t> read_number(const char* path) {
+    std::ifstream file(path);
+    std::int64_t number = 0;
+    return file >> number ? std::optional(number) : std::nullopt;
+}
+
 /// Sets the resident set's high-water mark to its present size.
 bool reset_high_water_mark() {
     std::ofstream file("/proc/self/clear_refs");
@@ -62,7 +69,10 @@ PeakMemory measure_peak_memory(const std::function<void()>& call) {
 }
 
 std::int64_t available_memory_bytes() {
-    return read_kilobytes("/proc/meminfo", "MemAvailable").value_or(0);
+    const std::int64_t system = read_kilobytes("/proc/meminfo", "MemAvailable").value_or(0);
+    const auto limit = read_number("/sys/fs/cgroup/memory.max");
+    const auto used = read_number("/sys/fs/cgroup/memory.current");
+    return limit && used ? std::min(system, *limit - *used) : system;
 }
 
 }  // namespace sluice::measure

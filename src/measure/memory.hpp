@@ -16,7 +16,8 @@ struct PeakMemory {
 /// call cannot hide in it; memory that they kept (a workspace per thread, say) is not seen.
 [[nodiscard]] PeakMemory measure_peak_memory(const std::function<void()>& call);
 
-/// What the system says can be allocated without swapping; 0 if it does not say.
+/// What the system says can be allocated without swapping, within the limits of the control group
+/// (a container's); 0 if it does not say.
 [[nodiscard]] std::int64_t available_memory_bytes();
 
 }  // namespace sluice::measure

@@ -66,7 +66,7 @@ std::vector<Curves> charts_of(std::span<const Record> records) {
         auto chart = std::find_if(charts.begin(), charts.end(),
                                   [&](const Curves& c) { return c.title == title; });
         if (chart == charts.end()) chart = charts.insert(chart, {title, {}});
-        const std::string name = r.op == kSoftmax ? r.op : r.op + " " + r.kernel;
+        const std::string name = describe_kernel(r);
         auto line = std::find_if(chart->lines.begin(), chart->lines.end(),
                                  [&](const auto& l) { return l.first == name; });
         if (line == chart->lines.end()) line = chart->lines.insert(line, {name, {}});

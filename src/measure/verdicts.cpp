@@ -40,9 +40,7 @@ std::string print(const Range& range, F&& format) {
 std::string times(double x) { return fmt::format("{:.{}f}", x, x < 9.95 ? 2 : 0); }
 
 std::string name_of(const Record& r) {
-    std::string name = r.op == kSoftmax ? r.op : fmt::format("{} {}", r.op, r.kernel);
-    if (r.backend == "oracle") name += " (oracle)";
-    return fmt::format("{} {}, {}", name, to_string(r.phase), to_string(r.dtype));
+    return fmt::format("{} {}, {}", describe_kernel(r), to_string(r.phase), to_string(r.dtype));
 }
 
 bool memory_bound_on(const DeviceSpec& device, const Record& r) {
@@ -94,8 +92,8 @@ std::string verdict(const Rows& rows) {
 }
 
 auto curve_key(const Record& r) {
-    return std::tuple(r.device.name, r.phase, r.dtype, r.dims.B, r.dims.H, r.dims.HV, r.dims.K,
-                      r.dims.V);
+    return std::tuple(r.device.name, r.threads, r.phase, r.dtype, r.dims.B, r.dims.H, r.dims.HV,
+                      r.dims.K, r.dims.V);
 }
 
 double tokens_of(const Record& r) {
@@ -143,6 +141,14 @@ std::string against_softmax(const Record& r, const Crossover& c) {
 
 }  // namespace
 
+std::string describe_kernel(const Record& r) {
+    if (r.op == kSoftmax) return r.op;
+    std::string name = fmt::format("{} {}", r.op, r.kernel);
+    if (r.backend == "oracle") return name + " (oracle)";
+    if (r.precision != to_string(Precision::kFloat32)) name += " (" + r.precision + " arithmetic)";
+    return name;
+}
+
 std::string describe_curve_shape(const Record& record) {
     const Dims& d = record.dims;
     std::string text = fmt::format("B{} H{}", d.B, d.H);
@@ -189,8 +195,8 @@ std::vector<std::string> verdicts_against_softmax(std::span<const Record> record
         const auto reference = references.find(curve_key(r));
         if (!r.ran() || r.op == kSoftmax || reference == references.end()) continue;
         const auto same_curve = [&](const Record& other) {
-            return other.ran() && other.op == r.op && other.kernel == r.kernel &&
-                   other.backend == r.backend && curve_key(other) == curve_key(r);
+            return other.ran() && describe_kernel(other) == describe_kernel(r) &&
+                   curve_key(other) == curve_key(r);
         };
         if (std::any_of(done.begin(), done.end(),
                         [&](const Record* other) { return same_curve(*other); })) {

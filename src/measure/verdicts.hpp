@@ -20,6 +20,8 @@ namespace sluice::measure {
 /// How many rows scatter too much to be trusted to a tenth, and which is the worst.
 [[nodiscard]] std::vector<std::string> verdicts_on_noise(std::span<const Record> records);
 
+/// "gla chunked", "gla recurrent (oracle)", "softmax"; arithmetic other than float32 is named.
+[[nodiscard]] std::string describe_kernel(const Record& record);
 /// "B1 T4096 H16 K128 V128": HV where it differs from H; a decode has a T only for softmax.
 [[nodiscard]] std::string describe_shape(const Record& record);
 /// The same without T: what a curve over T has in common.

@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
-#include "core/convert.hpp"
 #include "spec/bind_inputs.hpp"
+#include "spec/indices.hpp"
 #include "spec/memory.hpp"
 
 namespace sluice {
@@ -14,51 +13,6 @@ namespace sluice {
 namespace {
 
 constexpr std::int64_t kCheckpointMultiple = 64;
-
-bool is_index(DType dtype) { return dtype == DType::kInt32 || dtype == DType::kInt64; }
-
-/// A vector or matrix of integers on the CPU.
-class Indices {
-  public:
-    Indices(std::string name, const TensorView& view, DType only = DType::kInt64)
-        : name_(std::move(name)), view_(view) {
-        const bool ok = only == DType::kBool ? view.dtype == DType::kBool : is_index(view.dtype);
-        if (!ok) {
-            throw Error(ErrorCode::kDType, name_, to_string(view.dtype),
-                        only == DType::kBool ? "bool" : "int32 or int64");
-        }
-        if (view.device.kind != DeviceKind::kCpu) {
-            throw Error(ErrorCode::kDevice, name_, to_string(view.device), "cpu, as the inputs");
-        }
-    }
-    void require_shape(std::initializer_list<std::int64_t> shape, const char* meaning) const {
-        if (!std::equal(shape.begin(), shape.end(), view_.shape().begin(), view_.shape().end())) {
-            throw Error(
-                ErrorCode::kShape, name_, describe(view_),
-                fmt::format("{} = {}", meaning, to_string(std::span(shape.begin(), shape.size()))));
-        }
-    }
-    [[nodiscard]] std::int64_t operator()(std::int64_t i, std::int64_t j = 0) const {
-        return load_index(view_, i * view_.stride_elements[0] +
-                                     (view_.rank > 1 ? j * view_.stride_elements[1] : 0));
-    }
-    [[nodiscard]] int rank() const { return view_.rank; }
-    [[nodiscard]] std::int64_t extent(int dim) const { return view_.extents[dim]; }
-    [[nodiscard]] std::int64_t slot(std::int64_t slots, std::int64_t i, std::int64_t j = 0) const {
-        const std::int64_t value = (*this)(i, j);
-        if (value < -1 || value >= slots) {
-            throw Error(ErrorCode::kValue, name_,
-                        view_.rank > 1 ? fmt::format("{} at [{}, {}]", value, i, j)
-                                       : fmt::format("{} at [{}]", value, i),
-                        fmt::format("-1 (none) or a slot from 0 to {}", slots - 1));
-        }
-        return value;
-    }
-
-  private:
-    std::string name_;
-    const TensorView& view_;
-};
 
 /// A state tensor: dense ([N, ...]) unless slots index it.
 BoundState bind_pool(const std::string& name, const TensorView& view, const Problem& problem,
@@ -166,9 +120,9 @@ void bind_write_slots(const StateArguments& s, Problem& problem) {
     }
 }
 
-/// A padding row of step(): it names slots, and all of them are -1.
+/// A padding row of step(): it names slots to read and to write, and all of them are -1.
 void mark_padding(const StateArguments& s, Problem& problem) {
-    if (problem.phase != Phase::kDecode || !s.write_slots) return;
+    if (problem.phase != Phase::kDecode || !s.read_slots || !s.write_slots) return;
     for (std::int64_t i = 0; i < problem.dims.N; ++i) {
         Sequence& sequence = problem.sequences[i];
         bool writes = sequence.write_slot >= 0;
@@ -177,13 +131,13 @@ void mark_padding(const StateArguments& s, Problem& problem) {
                 writes = writes || problem.token_write_slots[i * problem.dims.T + t] >= 0;
             }
         }
-        sequence.skip = !writes && (!s.read_slots || sequence.read_slot < 0);
+        sequence.skip = !writes && sequence.read_slot < 0;
     }
 }
 
 void bind_has_initial(const StateArguments& s, Problem& problem) {
     if (!s.has_initial) return;
-    const Indices mask("has_initial", *s.has_initial, DType::kBool);
+    const Indices mask("has_initial", *s.has_initial, Indices::Kind::kBool);
     mask.require_shape({problem.dims.N}, "[N]");
     for (std::int64_t i = 0; i < problem.dims.N; ++i) {
         if (mask(i) == 0) problem.sequences[i].read_slot = -1;
@@ -198,10 +152,14 @@ void bind_checkpoints(const StateArguments& s, Problem& problem) {
         throw Error(ErrorCode::kUnsupported, "checkpoints", "given to step()",
                     "checkpoints in forward(); write_slots [N, T] in step()");
     }
-    require(any, "checkpoints", s.checkpoints.has_value(), "checkpoints");
-    require(any, "checkpoints", s.checkpoint_sequences.has_value(), "checkpoint_sequences");
-    require(any, "checkpoints", s.checkpoint_positions.has_value(), "checkpoint_positions");
-    require(any, "checkpoints", s.checkpoint_slots.has_value(), "checkpoint_slots");
+    const char* given = s.checkpoints            ? "checkpoints"
+                        : s.checkpoint_slots     ? "checkpoint_slots"
+                        : s.checkpoint_positions ? "checkpoint_positions"
+                                                 : "checkpoint_sequences";
+    require(true, given, s.checkpoints.has_value(), "checkpoints");
+    require(true, given, s.checkpoint_sequences.has_value(), "checkpoint_sequences");
+    require(true, given, s.checkpoint_positions.has_value(), "checkpoint_positions");
+    require(true, given, s.checkpoint_slots.has_value(), "checkpoint_slots");
     if (problem.spec.normalize) {
         throw Error(ErrorCode::kUnsupported, "checkpoints", "with normalize",
                     "checkpoints of specs without a normaliser (its key sum has no pool here)");
@@ -238,36 +196,6 @@ void bind_checkpoints(const StateArguments& s, Problem& problem) {
     }
 }
 
-/// Who writes and reads which slot of which memory: no slot is written twice, and none is written
-/// by one sequence and read by another (they run at the same time).
-class SlotUse {
-  public:
-    /// `pool` names the memory: equal for the same memory.
-    void write(const void* pool, const std::string& name, std::int64_t slot,
-               std::int64_t sequence) {
-        if (slot < 0) return;
-        const auto [it, fresh] = writer_.try_emplace({pool, slot}, sequence);
-        if (!fresh) {
-            throw Error(ErrorCode::kValue, name,
-                        fmt::format("slot {} for sequences {} and {}", slot, it->second, sequence),
-                        "each slot written at most once");
-        }
-    }
-    void read(const void* pool, std::int64_t slot, std::int64_t sequence) const {
-        if (slot < 0) return;
-        const auto it = writer_.find({pool, slot});
-        if (it != writer_.end() && it->second != sequence) {
-            throw Error(ErrorCode::kAlias, "read_slots",
-                        fmt::format("slot {} read by sequence {} and written by sequence {}", slot,
-                                    sequence, it->second),
-                        "slots that no other sequence writes in the same call");
-        }
-    }
-
-  private:
-    std::map<std::pair<const void*, std::int64_t>, std::int64_t> writer_;
-};
-
 void check_slots(const StateArguments& s, const Problem& problem) {
     SlotUse use;
     const void* final_pool = problem.final.data;
@@ -300,7 +228,7 @@ void check_slots(const StateArguments& s, const Problem& problem) {
         }
     }
     for (std::int64_t n = 0; n < problem.dims.N; ++n) {
-        use.read(initial_pool, problem.sequences[n].read_slot, n);
+        use.read(initial_pool, "read_slots", problem.sequences[n].read_slot, n);
     }
 }
 
@@ -336,42 +264,8 @@ void bind_key_sums(const StateArguments& s, Problem& problem) {
 }  // namespace
 
 void bind_sequences(const Arguments& arguments, Problem& problem) {
-    Dims& d = problem.dims;
-    if (!arguments.cu_seqlens) {
-        d.N = d.B;
-        for (std::int64_t b = 0; b < d.B; ++b) {
-            Sequence sequence;
-            sequence.batch = b;
-            sequence.end = d.T;
-            problem.sequences.push_back(sequence);
-        }
-        return;
-    }
-    const Indices offsets("cu_seqlens", *arguments.cu_seqlens);
-    if (offsets.rank() != 1 || offsets.extent(0) < 1) {
-        throw Error(ErrorCode::kShape, "cu_seqlens", describe(*arguments.cu_seqlens), "[N + 1]");
-    }
-    if (d.B != 1) {
-        throw Error(ErrorCode::kShape, "cu_seqlens", fmt::format("with B = {}", d.B),
-                    "packed sequences in one batch row, B = 1");
-    }
-    d.N = offsets.extent(0) - 1;
-    if (offsets(0) != 0 || offsets(d.N) != d.T) {
-        throw Error(ErrorCode::kValue, "cu_seqlens",
-                    fmt::format("offsets from {} to {}", offsets(0), offsets(d.N)),
-                    fmt::format("offsets from 0 to T = {}", d.T));
-    }
-    for (std::int64_t n = 0; n < d.N; ++n) {
-        Sequence sequence;
-        sequence.begin = offsets(n);
-        sequence.end = offsets(n + 1);
-        if (sequence.end < sequence.begin || sequence.end > d.T) {
-            throw Error(ErrorCode::kValue, "cu_seqlens",
-                        fmt::format("{} then {} at [{}]", sequence.begin, sequence.end, n),
-                        "non-decreasing offsets");
-        }
-        problem.sequences.push_back(sequence);
-    }
+    problem.sequences = split_sequences(arguments.cu_seqlens, problem.dims.B, problem.dims.T);
+    problem.dims.N = static_cast<std::int64_t>(problem.sequences.size());
 }
 
 void bind_states(const Arguments& arguments, Problem& problem) {

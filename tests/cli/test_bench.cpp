@@ -21,7 +21,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 /// `arguments` after "bench", with limits that keep a test short.
 Outcome bench(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"bench", "--max-seconds", "2", "--min-runs", "1"});
+    arguments.insert(arguments.begin(), {"bench", "--max-seconds", "0.3", "--min-runs", "1"});
     return run_sluice(arguments);
 }
 

@@ -1,0 +1,107 @@
+// Delta rules on keys that repeat: where rounding is amplified most, at the size of real heads.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "support/plain.hpp"
+#include "support/tolerances.hpp"
+
+namespace sluice::test {
+namespace {
+
+struct Setting {
+    Keys keys;
+    Beta beta;
+    DType dtype;
+    std::int64_t channels;
+};
+
+class RepeatedKeys : public testing::TestWithParam<Setting> {
+  protected:
+    static Plain problem(std::uint64_t seed, bool initial) {
+        const auto& [keys, beta, dtype, channels] = GetParam();
+        Plain plain = make_plain(find_form("delta_rule"),
+                                 {.B = 1, .T = 512, .H = 1, .HV = 2, .K = channels, .V = 64},
+                                 {.kinds = {.keys = keys, .beta = beta},
+                                  .dtype = dtype,
+                                  .seed = seed,
+                                  .initial = initial});
+        plain.o_dtype = plain.state_dtype = DType::kFloat32;
+        return plain;
+    }
+
+    static void expect_within(const Plain& plain, const Outputs& oracle) {
+        const Outputs out = run(plain);
+        const Regime regime =
+            GetParam().beta == Beta::kTwo ? Regime::kReflections : Regime::kRepeatedKeys;
+        const auto limit = [&](Quantity quantity) {
+            return bound(out.plan.precision, Update::kDelta, quantity, regime);
+        };
+        const Accuracy o = compare(token_blocks(out.o, oracle.o, plain.sequences()));
+        EXPECT_TRUE(within(o, limit(Quantity::kOutput)))
+            << "o: " << describe(o, limit(Quantity::kOutput));
+        const Accuracy state = compare(head_blocks(out.final, oracle.final));
+        EXPECT_TRUE(within(state, limit(Quantity::kState)))
+            << "state: " << describe(state, limit(Quantity::kState));
+    }
+
+    template <class F>
+    static void for_each_problem(F&& f) {
+        for (const std::uint64_t seed : {1, 2, 3}) {
+            Plain plain = problem(seed, seed == 3);
+            SCOPED_TRACE(fmt::format("seed {}", seed));
+            f(plain, run_oracle(plain));
+        }
+    }
+};
+
+TEST_P(RepeatedKeys, Float32TokenByToken) {
+    for_each_problem([](Plain& plain, const Outputs& oracle) {
+        plain.options.precision = Precision::kFloat32;
+        plain.options.algorithm = Algorithm::kRecurrent;
+        expect_within(plain, oracle);
+    });
+}
+
+TEST_P(RepeatedKeys, Float32InChunks) {
+    for_each_problem([](Plain& plain, const Outputs& oracle) {
+        plain.options.precision = Precision::kFloat32;
+        plain.options.algorithm = Algorithm::kChunked;
+        for (const int chunk : {0, 16, 64, 128}) {
+            SCOPED_TRACE(fmt::format("chunk {}", chunk));
+            plain.options.chunk = chunk;
+            expect_within(plain, oracle);
+        }
+    });
+}
+
+TEST_P(RepeatedKeys, ReducedOperandsInChunksOf64) {
+    if (GetParam().dtype == DType::kFloat32) return;
+    for_each_problem([](Plain& plain, const Outputs& oracle) {
+        plain.options.precision = Precision::kBFloat16;
+        plain.options.chunk = 64;
+        expect_within(plain, oracle);
+    });
+}
+
+std::vector<Setting> settings() {
+    std::vector<Setting> list;
+    for (const std::int64_t channels : {64, 128}) {
+        for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+            list.push_back({Keys::kCorrelated, Beta::kOne, dtype, channels});
+            list.push_back({Keys::kIdentical, Beta::kOne, dtype, channels});
+            list.push_back({Keys::kIdentical, Beta::kTwo, dtype, channels});
+            list.push_back({Keys::kFour, Beta::kTwo, dtype, channels});
+        }
+    }
+    return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(DeltaRule, RepeatedKeys, testing::ValuesIn(settings()),
+                         [](const auto& parameter) {
+                             const Setting& s = parameter.param;
+                             return fmt::format("{}_beta_{}_{}_K{}", to_string(s.keys),
+                                                to_string(s.beta), to_string(s.dtype), s.channels);
+                         });
+
+}  // namespace
+}  // namespace sluice::test
