@@ -99,6 +99,7 @@ std::vector<Record> measure_all(const std::vector<measure::BenchCase>& rows,
                                 const measure::BenchLimits& limits) {
     std::vector<Record> records = predict_all(rows, limits);
     std::vector<double> seconds;
+    seconds.reserve(records.size());
     for (const Record& record : records) {
         seconds.push_back(measure::expected_seconds(record, limits));
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/decay_scores.hpp"
+#include "cpu/denormals.hpp"
 #include "cpu/operands.hpp"
 #include "cpu/products.hpp"
 #include "cpu/rounding.hpp"
@@ -62,6 +63,7 @@ class ChunkedWorker {
     }
 
     void operator()(const Task& task) {
+        const FlushDenormals flush;
         const Sequence& sequence = problem_.sequences[task.sequence];
         if (sequence.skip) {
             std::fill(o_.begin(), o_.end(), Real(0));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/denormals.hpp"
 #include "cpu/elementwise.hpp"
 #include "cpu/operands.hpp"
 #include "cpu/simd.hpp"
@@ -86,6 +87,7 @@ class RecurrentWorker {
           o_(static_cast<std::size_t>(kTile * values_)) {}
 
     void operator()(const Task& task) {
+        const FlushDenormals flush;
         const Sequence& sequence = problem_.sequences[task.sequence];
         const StateBuffer<Real> state{state_.data(), values_};
         if (sequence.skip) {

@@ -60,7 +60,10 @@ std::string svg_text(double x, double y, const char* anchor, const std::string& 
 std::string grid(const LogAxis& x, const LogAxis& y, const std::set<double>& lengths) {
     constexpr double kBase = kHeight - kBottom, kEnd = kWidth - kRight;
     std::string svg;
-    for (double decade = y.low(); decade <= y.high() * 1.001; decade *= 10) {
+    const auto lowest = std::lround(std::log10(y.low())),
+               highest = std::lround(std::log10(y.high()));
+    for (auto exponent = lowest; exponent <= highest; ++exponent) {
+        const double decade = std::pow(10, exponent);
         svg += svg_line(kLeft, y.at(decade), kEnd, y.at(decade), "#ddd");
         svg += svg_text(kLeft - 8, y.at(decade) + 4, "end", format_us(decade));
     }

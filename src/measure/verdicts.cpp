@@ -180,6 +180,7 @@ std::vector<std::string> verdicts_by_op(std::span<const Record> records) {
         it->second.push_back(&r);
     }
     std::vector<std::string> verdicts;
+    verdicts.reserve(groups.size());
     for (const auto& [key, rows] : groups) verdicts.push_back(verdict(rows));
     return verdicts;
 }

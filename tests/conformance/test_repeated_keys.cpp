@@ -15,6 +15,12 @@ struct Setting {
     std::int64_t channels;
 };
 
+std::string name_of(const Setting& s) {
+    return fmt::format("{}_beta_{}_{}_K{}", to_string(s.keys), to_string(s.beta),
+                       to_string(s.dtype), s.channels);
+}
+void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
+
 class RepeatedKeys : public testing::TestWithParam<Setting> {
   protected:
     static Plain problem(std::uint64_t seed, bool initial) {
@@ -97,11 +103,7 @@ std::vector<Setting> settings() {
 }
 
 INSTANTIATE_TEST_SUITE_P(DeltaRule, RepeatedKeys, testing::ValuesIn(settings()),
-                         [](const auto& parameter) {
-                             const Setting& s = parameter.param;
-                             return fmt::format("{}_beta_{}_{}_K{}", to_string(s.keys),
-                                                to_string(s.beta), to_string(s.dtype), s.channels);
-                         });
+                         [](const auto& parameter) { return name_of(parameter.param); });
 
 }  // namespace
 }  // namespace sluice::test

@@ -52,7 +52,10 @@ struct Setting {
     int chunk;
 };
 
-void PrintTo(const Setting& s, std::ostream* out) { *out << s.form; }
+std::string name_of(const Setting& s) {
+    return fmt::format("{}_{}_{}", s.form, to_string(s.precision), s.chunk);
+}
+void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
 
 class Causality : public testing::TestWithParam<Setting> {
   protected:
@@ -112,11 +115,7 @@ std::vector<Setting> settings() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, Causality, testing::ValuesIn(settings()),
-                         [](const auto& parameter) {
-                             const Setting& s = parameter.param;
-                             return fmt::format("{}_{}_{}", s.form, to_string(s.precision),
-                                                s.chunk);
-                         });
+                         [](const auto& parameter) { return name_of(parameter.param); });
 
 }  // namespace
 }  // namespace sluice::test

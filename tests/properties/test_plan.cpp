@@ -1,6 +1,11 @@
 // Plans print themselves, and hash everything that can change a result's bits.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
 #include <set>
 
 #include "support/plain.hpp"
@@ -105,6 +110,42 @@ TEST(Backends, ANamedOneIsUsed) {
     }
     plain.options.backend = "gpu";
     EXPECT_EQ(refusal([&] { (void)run(plain); }), "unsupported | backend | 'gpu' | cpu, oracle");
+}
+
+// Run by the next test in processes of its own: the environment is read once.
+TEST(Backends, DISABLED_PrintDefault) {
+    Plain plain = problem();
+    plain.options.backend.clear();
+    try {
+        fmt::print("ran on {}\n", run(plain).plan.backend);
+    } catch (const Error& error) {
+        fmt::print("refused: {}\n", error.what());
+    }
+}
+
+std::string default_backend(const std::string& environment) {
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+    const std::string command = fmt::format(
+        "{} '{}' --gtest_also_run_disabled_tests --gtest_filter=Backends.DISABLED_PrintDefault",
+        environment, program);
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> child(popen(command.c_str(), "r"),
+                                                                pclose);
+    std::string output;
+    std::array<char, 256> line{};
+    while (std::fgets(line.data(), line.size(), child.get()) != nullptr) output += line.data();
+    return output;
+}
+
+TEST(Backends, TheEnvironmentChoosesTheDefault) {
+    const std::pair<const char*, const char*> expected[] = {
+        {"SLUICE_BACKEND=", "ran on cpu\n"},
+        {"SLUICE_BACKEND=oracle", "ran on oracle\n"},
+        {"SLUICE_BACKEND=gpu", "refused: backend: got 'gpu'; accepted: cpu, oracle\n"},
+    };
+    for (const auto& [environment, line] : expected) {
+        const std::string output = default_backend(environment);
+        EXPECT_NE(output.find(line), std::string::npos) << output;
+    }
 }
 
 TEST(Backends, WhatTheCpuCannotTakeIsRefusedWithTheReason) {

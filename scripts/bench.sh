@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# `make bench`: the CPU tables of docs/kernels/cpu.md on this machine. Idle, please.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/steps.sh
+sluice=build/cpu/bin/sluice
+mkdir -p report
+
+step "build"
+ensure_packages
+configure cpu
+cmake --build --preset cpu --target sluice_cli
+
+step "chunked against the time loop, with the machine's matrix-product rate (B1 T4096 H4 K=V=128)"
+for op in gla simple_gla kda gated_delta_rule; do
+    "$sluice" bench --op "$op" -B 1 -T 4096 -H 4 -K 128 -V 128 --dtype float32 \
+        --algorithm chunked,recurrent --output "report/speed_$op.json"
+done
+
+step "every variant against softmax attention"
+"$sluice" bench --op all,softmax -B 1 -T 512,1024,2048,4096,8192 -H 4 -K 128 -V 128 \
+    --dtype float32 --max-seconds 3 --output report/crossover.json
+
+step "decode, 32 sequences"
+"$sluice" bench --op all --phase decode -B 32 -H 4 -K 128 -V 128 --dtype float32 \
+    --output report/decode.json
+
+step "report/crossover.md"
+"$sluice" report report/crossover.json -o report/crossover.md
