@@ -243,6 +243,11 @@ __device__ inline u32 load_shared(u32 address) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
     return x;
 }
+__device__ inline float2 load_shared_pair(u32 address) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+    return x;
+}
 __device__ inline void store_shared(u32 address, u32 x) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }

@@ -32,8 +32,8 @@ namespace sluice::gla {
 using namespace tile;
 
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr float kStrongestGate = -256.f;  // bits; -inf and -1000 are clamped to it
-constexpr float kChunkRange = -100.f;     // bits that a factored run of blocks may decay
+constexpr float kStrongestGate = -178.f;  // natural log, 256 bits; -inf and -1000 become it
+constexpr float kChunkRange = -69.f;      // what a factored run of blocks may decay: 100 bits
 constexpr float kBlockRange = kChunkRange / Config::kBlocks;
 
 /// Named barriers (0 is __syncthreads).
@@ -59,7 +59,7 @@ struct alignas(1024) Storage {
     unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kBoxBytes];
     unsigned char zero[Config::kBlock * 128];  // sixteen rows of nothing
     float decay[2][Config::kKeys];                    // factor of an item for the state
-    float total[Config::kBlocks][Config::kKeys];      // bits that a block of rows decays
+    float total[2][Config::kBlocks][Config::kKeys];   // what a block of rows decays, natural log
     float direct[Config::kPrepareGroups][Config::kBlocks][Config::kBlock * Config::kBlock];
     Item item[2];
     int first_overflow;   // first block that leaves the chunk's range
@@ -162,31 +162,37 @@ struct Preparer {
           pair(index % (Config::kKeys / 2)),
           block(index / (Config::kKeys / 2)) {}
 
-    /// Shared address of the thread's channels in row `r` of its block, in a tile of 16-bit elements
-    /// at `tile` (a multiple of 1,024) with 128-byte swizzle.
-    __device__ u32 address(u32 tile, int r) const {
-        const u32 row = tile + pair / 32 * Config::kBoxBytes + block * Config::kBlock * 128 +
-                        pair % 32 * 4;
+    /// Shared address of the thread's channels in row `r` of its block, in the chunk's k. Swizzled: one
+    /// exclusive-or serves all tiles of 16-bit elements, which lie at fixed distances from k.
+    __device__ u32 key_address(int stage, int r) const {
+        const u32 row = shared_address(s.stage[stage].k) + pair / 32 * Config::kBoxBytes +
+                        block * Config::kBlock * 128 + pair % 32 * 4;
+        return (row ^ ((r & 7) << 4)) + r * 128;
+    }
+    __device__ u32 query_address(int stage, int r) const {
+        return key_address(stage, r) + (__builtin_offsetof(Stage, q) - __builtin_offsetof(Stage, k));
+    }
+    __device__ u32 gate_address(int stage, int r) const {
+        if constexpr (Config::kGate != GateType::kFloat32) {
+            return key_address(stage, r) + (__builtin_offsetof(Stage, g) - __builtin_offsetof(Stage, k));
+        }
+        const u32 row = shared_address(s.stage[stage].g) + pair / 16 * Config::kBoxBytes +
+                        block * Config::kBlock * 128 + pair % 16 * 8;
         return (row ^ ((r & 7) << 4)) + r * 128;
     }
 
-    /// The thread's gates of row `r` in bits (log2 of the decay).
+    /// The thread's gates of row `r`, natural log.
     __device__ float2 gate(int stage, int r) const {
-        const u32 tile = shared_address(s.stage[stage].g);
+        const u32 at = gate_address(stage, r);
         float2 g;
         if constexpr (Config::kGate == GateType::kFloat32) {
-            const u32 row = tile + pair / 16 * Config::kBoxBytes + block * Config::kBlock * 128 +
-                            pair % 16 * 8;
-            const u32 at = (row ^ ((r & 7) << 4)) + r * 128;
-            g = make_float2(__uint_as_float(load_shared(at)), __uint_as_float(load_shared(at + 4)));
+            g = load_shared_pair(at);
         } else {
-            const u32 x = load_shared(address(tile, r));
+            const u32 x = load_shared(at);
             g = Config::kGate == GateType::kBFloat16 ? make_float2(low_bf16(x), high_bf16(x))
                                                      : make_float2(low_fp16(x), high_fp16(x));
         }
-        g.x = fmaxf(g.x * kLog2E, kStrongestGate);
-        g.y = fmaxf(g.y * kLog2E, kStrongestGate);
-        return g;
+        return make_float2(fmaxf(g.x, kStrongestGate), fmaxf(g.y, kStrongestGate));
     }
 
     __device__ static float2 unpack(u32 x) {
@@ -194,22 +200,29 @@ struct Preparer {
                                                       : make_float2(low_fp16(x), high_fp16(x));
     }
 
-    /// Running sums of the gates inside the block; rows from `valid` on have none.
-    __device__ void sum_gates(int stage, int valid, float2 (&sum)[Config::kBlock]) const {
+    /// The thread's rows past the sequence's end: no keys, no queries, no decay.
+    __device__ void clear_tail(int stage, int valid) const {
+        for (int r = max(valid - block * Config::kBlock, 0); r < Config::kBlock; ++r) {
+            store_shared(key_address(stage, r), 0);
+            if (!Config::kStateOnly) store_shared(query_address(stage, r), 0);
+            store_shared(gate_address(stage, r), 0);
+            if (Config::kGate == GateType::kFloat32) store_shared(gate_address(stage, r) + 4, 0);
+        }
+    }
+
+    /// Running sums of the gates inside the block.
+    __device__ void sum_gates(int stage, float2 (&sum)[Config::kBlock]) const {
         float2 running = make_float2(0.f, 0.f);
 #pragma unroll
         for (int r = 0; r < Config::kBlock; ++r) {
             const float2 g = gate(stage, r);
-            if (block * Config::kBlock + r < valid) {
-                running.x += g.x;
-                running.y += g.y;
-            }
+            running = make_float2(running.x + g.x, running.y + g.y);
             sum[r] = running;
         }
     }
 
-    __device__ float2 total(int of_block) const {
-        return reinterpret_cast<const float2*>(s.total[of_block])[pair];
+    __device__ float2 total(int chunk, int of_block) const {
+        return reinterpret_cast<const float2*>(s.total[chunk % 2][of_block])[pair];
     }
 };
 
@@ -258,52 +271,72 @@ __device__ inline void compute_scores(Storage& s, int stage, int item, int first
     }
 }
 
+/// Half of the sums move to the other half of the lanes: x[0 ... kCount) from x[0 ... 2 kCount).
+template <int kCount>
+__device__ inline void fold(float (&x)[16], int lane) {
+    const bool upper = lane & (2 * kCount);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        const float give = upper ? x[i] : x[i + kCount];
+        const float take = upper ? x[i + kCount] : x[i];
+        x[i] = take + __shfl_xor_sync(~0u, give, 2 * kCount);
+    }
+}
+
+/// x[i] summed over the warp, for the i that the lane's bits 1 ... 4 name (bit 4 first): sixteen sums
+/// for sixteen exchanges instead of eighty.
+__device__ inline float sum_sixteen(float (&x)[16], int lane) {
+    fold<8>(x, lane);
+    fold<4>(x, lane);
+    fold<2>(x, lane);
+    fold<1>(x, lane);
+    return x[0] + __shfl_xor_sync(~0u, x[0], 1);
+}
+
 /// Scores of blocks whose 16 rows leave the factored range, from the raw tiles: pair by pair, each
 /// thread its two channels, summed over a warp (32 channel pairs).
-__device__ inline void direct_scores(const Preparer& me, int stage, int valid,
+__device__ inline void direct_scores(const Preparer& me, int stage,
                                      const float2 (&sum)[Config::kBlock]) {
     float* out = me.s.direct[me.pair / 32][me.block];
-    const u32 q = shared_address(me.s.stage[stage].q);
-    const u32 k = shared_address(me.s.stage[stage].k);
-    const int rows = min(valid - me.block * Config::kBlock, Config::kBlock);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     float2 at_j = make_float2(0.f, 0.f);
 #pragma unroll 1
-    for (int j = 0; j < rows; ++j) {
-        const float2 key = Preparer::unpack(load_shared(me.address(k, j)));
+    for (int j = 0; j < Config::kBlock; ++j) {
+        const float2 key = Preparer::unpack(load_shared(me.key_address(stage, j)));
         const float2 g = me.gate(stage, j);
         at_j = make_float2(at_j.x + g.x, at_j.y + g.y);
+        float x[Config::kBlock];
 #pragma unroll
         for (int i = 0; i < Config::kBlock; ++i) {
-            if (i < j || i >= rows) continue;
-            const float2 query = Preparer::unpack(load_shared(me.address(q, i)));
-            float x = query.x * key.x * exp2_fast(sum[i].x - at_j.x) +
-                      query.y * key.y * exp2_fast(sum[i].y - at_j.y);
-#pragma unroll
-            for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
-            if (threadIdx.x % 32 == 0) out[i * Config::kBlock + j] = x;
+            const float2 query = Preparer::unpack(load_shared(me.query_address(stage, i)));
+            // Rows before j have positive exponents: clamped, then masked by the reader.
+            x[i] = query.x * key.x * exp2_fast(fminf(sum[i].x - at_j.x, 0.f) * kLog2E) +
+                   query.y * key.y * exp2_fast(fminf(sum[i].y - at_j.y, 0.f) * kLog2E);
         }
+        const float total = sum_sixteen(x, lane);
+        if (lane % 2 == 0) out[lane / 2 * Config::kBlock + j] = total;
     }
 }
 
 /// The score tile of a direct item: its block on the diagonal, zero elsewhere.
-__device__ inline void write_direct_scores(Storage& s, int item, int block, int valid, int thread) {
-    const int rows = valid - block * Config::kBlock;
+__device__ inline void write_direct_scores(Storage& s, int item, int block, int thread) {
     const u32 base = shared_address(s.scores[item % 2]);
     for (int at = thread; at < 64 * 32; at += Config::kPrepareThreads) {
         const int i = at / 32;
         const int j = at % 32 * 2;
-        const int local_i = i - block * Config::kBlock;
-        const int local_j = j - block * Config::kBlock;
-        float x[2] = {0.f, 0.f};
-        for (int e = 0; e < 2; ++e) {
-            const int column = local_j + e;
-            if (local_i < 0 || local_i >= Config::kBlock || column < 0 || column > local_i) continue;
-            if (local_i >= rows) continue;
+        const int row = i - block * Config::kBlock;
+        const int column = j - block * Config::kBlock;
+        float x = 0.f;
+        float y = 0.f;
+        if (row >= 0 && row < Config::kBlock && column >= 0 && column <= row) {
+#pragma unroll
             for (int half = 0; half < Config::kPrepareGroups; ++half) {
-                x[e] += s.direct[half][block][local_i * Config::kBlock + column];
+                const float* d = s.direct[half][block] + row * Config::kBlock + column;
+                x += d[0];
+                if (column < row) y += d[1];
             }
         }
-        store_shared(base + i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2, pack_bf16(x[0], x[1]));
+        store_shared(base + i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2, pack_bf16(x, y));
     }
 }
 
@@ -327,32 +360,31 @@ __device__ inline void prepare_values(Storage& s, int stage, int valid, int thre
 /// Item `item`: blocks [begin, end) of the chunk, anchored at the first row of `begin`. q~ and k~ go
 /// over q and k; earlier rows of q~ become zero; later rows stay as they are (math drops them).
 /// Direct: k~ decays to the item's end instead, and the scores are evaluated pair by pair.
-__device__ inline void prepare_item(const Preparer& me, int stage, int item, int begin, int end,
-                                    bool direct, int valid, const float2 (&sum)[Config::kBlock]) {
+__device__ inline void prepare_item(const Preparer& me, int chunk, int stage, int item, int begin,
+                                    int end, bool direct, const float2 (&sum)[Config::kBlock]) {
     Storage& s = me.s;
     float2 start = make_float2(0.f, 0.f);
     float2 whole = make_float2(0.f, 0.f);
     for (int b = begin; b < end; ++b) {
-        const float2 t = me.total(b);
+        const float2 t = me.total(chunk, b);
         if (b < me.block) start = make_float2(start.x + t.x, start.y + t.y);
         whole = make_float2(whole.x + t.x, whole.y + t.y);
     }
-    const u32 q = shared_address(s.stage[stage].q);
-    const u32 k = shared_address(s.stage[stage].k);
+    start = make_float2(start.x * kLog2E, start.y * kLog2E);
+    whole = make_float2(whole.x * kLog2E, whole.y * kLog2E);
     if (me.block >= begin && me.block < end) {
         const float2 anchor = direct ? whole : make_float2(0.f, 0.f);
 #pragma unroll
         for (int r = 0; r < Config::kBlock; ++r) {
-            const bool real = me.block * Config::kBlock + r < valid;
-            const float2 b = make_float2(start.x + sum[r].x, start.y + sum[r].y);
-            const float2 key = Preparer::unpack(load_shared(me.address(k, r)));
-            const u32 scaled = pack_bf16(key.x * exp2_fast(anchor.x - b.x),
-                                         key.y * exp2_fast(anchor.y - b.y));
-            store_shared(me.address(k, r), real ? scaled : 0);
+            const float2 b = make_float2(fmaf(sum[r].x, kLog2E, start.x),
+                                         fmaf(sum[r].y, kLog2E, start.y));
+            const float2 key = Preparer::unpack(load_shared(me.key_address(stage, r)));
+            store_shared(me.key_address(stage, r), pack_bf16(key.x * exp2_fast(anchor.x - b.x),
+                                                             key.y * exp2_fast(anchor.y - b.y)));
             if constexpr (!Config::kStateOnly) {
-                const float2 query = Preparer::unpack(load_shared(me.address(q, r)));
-                const u32 read = pack_bf16(query.x * exp2_fast(b.x), query.y * exp2_fast(b.y));
-                store_shared(me.address(q, r), real ? read : 0);
+                const float2 query = Preparer::unpack(load_shared(me.query_address(stage, r)));
+                store_shared(me.query_address(stage, r),
+                             pack_bf16(query.x * exp2_fast(b.x), query.y * exp2_fast(b.y)));
             }
         }
         if (me.block == begin) {
@@ -361,14 +393,14 @@ __device__ inline void prepare_item(const Preparer& me, int stage, int item, int
         }
     } else if (!Config::kStateOnly && me.block < begin) {
 #pragma unroll
-        for (int r = 0; r < Config::kBlock; ++r) store_shared(me.address(q, r), 0);
+        for (int r = 0; r < Config::kBlock; ++r) store_shared(me.query_address(stage, r), 0);
     }
     if (me.thread == 0) s.item[item % 2] = {begin, end, direct};
     if constexpr (!Config::kStateOnly) {
         fence_async_proxy();
         prepare_barrier();
         if (direct) {
-            write_direct_scores(s, item, begin, valid, me.thread);
+            write_direct_scores(s, item, begin, me.thread);
         } else {
             compute_scores(s, stage, item, begin * Config::kBlock, me.thread);
         }
@@ -376,80 +408,64 @@ __device__ inline void prepare_item(const Preparer& me, int stage, int item, int
     publish(s, item);
 }
 
-/// A chunk that leaves the range: blocks [0, first overflow) together, then one by one. Returns the
-/// number of the next item.
-__device__ inline int prepare_pieces(const Preparer& me, int stage, int item, int valid,
-                                     const float2 (&sum)[Config::kBlock]) {
+/// Which blocks leave the range: s.first_overflow and s.overflows, for a chunk with a strong block.
+__device__ inline void find_overflows(const Preparer& me, int chunk, float2 own) {
     Storage& s = me.s;
-    const int first = s.first_overflow;
-    const unsigned overflows = s.overflows;
-    if constexpr (!Config::kStateOnly) {
-        if (overflows >> me.block & 1) direct_scores(me, stage, valid, sum);
-        prepare_barrier();
+    if (me.thread == 0) {
+        s.first_overflow = Config::kBlocks;
+        s.overflows = 0;
     }
-    for (int begin = 0; begin < Config::kBlocks; ++item) {
-        const int end = begin < first ? first : begin + 1;
-        // The first item of a chunk finds fresh tiles; a later one waits for its forerunner.
-        if (begin > 0) s.item_empty[(item - 1) % 2].wait((item - 1) / 2 & 1);
-        if (item >= 2) s.item_empty[item % 2].wait((item / 2 + 1) & 1);
-        prepare_item(me, stage, item, begin, end, begin >= first && (overflows >> begin & 1), valid,
-                     sum);
-        begin = end;
+    prepare_barrier();
+    float2 end = make_float2(0.f, 0.f);
+    for (int b = 0; b <= me.block; ++b) {
+        end = make_float2(end.x + me.total(chunk, b).x, end.y + me.total(chunk, b).y);
     }
-    return item;
+    // NaN compares false: it takes the careful way.
+    if (!(end.x > kChunkRange && end.y > kChunkRange)) atomicMin(&s.first_overflow, me.block);
+    if (!(own.x > kChunkRange && own.y > kChunkRange)) atomicOr(&s.overflows, 1u << me.block);
+    prepare_barrier();
 }
 
 __device__ inline void prepare_warpgroup(const Params& p, const Task& task, Storage& s) {
     const Preparer me(s, static_cast<int>(threadIdx.x));
-    float2 segment_bits = make_float2(0.f, 0.f);
+    float2 segment = make_float2(0.f, 0.f);
     int item = 0;
     for (int chunk = task.first; chunk < task.end; ++chunk) {
         const int i = chunk - task.first;
         const int stage = i % Config::kStages;
         const int valid = min(task.length - chunk * Config::kChunk, Config::kChunk);
         s.stage_full[stage].wait(i / Config::kStages & 1);
+        if (valid < Config::kChunk) me.clear_tail(stage, valid);
         float2 sum[Config::kBlock];
-        me.sum_gates(stage, valid, sum);
-        const float2 bits = sum[Config::kBlock - 1];
-        reinterpret_cast<float2*>(s.total[me.block])[me.pair] = bits;
-        if (me.thread == 0) {
-            s.first_overflow = Config::kBlocks;
-            s.overflows = 0;
-        }
-        // NaN compares false: it takes the careful way.
-        const bool mild = bits.x > kBlockRange && bits.y > kBlockRange;
-        bool whole = !named_barrier_any(kPrepareBarrier, Config::kPrepareThreads, !mild);
-        if (!whole) {
-            float2 end = make_float2(0.f, 0.f);
-            for (int b = 0; b <= me.block; ++b) {
-                end.x += me.total(b).x;
-                end.y += me.total(b).y;
-            }
-            if (!(end.x > kChunkRange && end.y > kChunkRange)) atomicMin(&s.first_overflow, me.block);
-            if (!(bits.x > kChunkRange && bits.y > kChunkRange)) {
-                atomicOr(&s.overflows, 1u << me.block);
-            }
-            prepare_barrier();
-            whole = s.first_overflow == Config::kBlocks;
-        }
-        if constexpr (Config::kStateOnly) {
-            if (me.block == 0) {
-                for (int b = 0; b < Config::kBlocks; ++b) {
-                    segment_bits.x += me.total(b).x;
-                    segment_bits.y += me.total(b).y;
-                }
-            }
-        }
+        me.sum_gates(stage, sum);
+        const float2 own = sum[Config::kBlock - 1];
+        reinterpret_cast<float2*>(s.total[chunk % 2][me.block])[me.pair] = own;
         prepare_values(s, stage, valid, me.thread);
-        if (whole) {
-            if (item >= 2) s.item_empty[item % 2].wait((item / 2 + 1) & 1);
-            prepare_item(me, stage, item, 0, Config::kBlocks, false, valid, sum);
-            ++item;
-        } else {
-            item = prepare_pieces(me, stage, item, valid, sum);
+        const bool mild = own.x > kBlockRange && own.y > kBlockRange;
+        int first = Config::kBlocks;
+        unsigned overflows = 0;
+        if (named_barrier_any(kPrepareBarrier, Config::kPrepareThreads, !mild)) {
+            find_overflows(me, chunk, own);
+            first = s.first_overflow;
+            overflows = first < Config::kBlocks ? s.overflows : 0;
+            if (!Config::kStateOnly && (overflows >> me.block & 1)) direct_scores(me, stage, sum);
+            prepare_barrier();
         }
-        // total is rewritten by the next chunk.
-        prepare_barrier();
+        if (Config::kStateOnly && me.block == 0) {
+            for (int b = 0; b < Config::kBlocks; ++b) {
+                segment = make_float2(segment.x + me.total(chunk, b).x,
+                                      segment.y + me.total(chunk, b).y);
+            }
+        }
+        for (int begin = 0; begin < Config::kBlocks; ++item) {
+            const int end = begin < first ? first : begin + 1;
+            // The first item of a chunk finds fresh tiles; a later one waits for its forerunner.
+            if (begin > 0) s.item_empty[(item - 1) % 2].wait((item - 1) / 2 & 1);
+            if (item >= 2) s.item_empty[item % 2].wait((item / 2 + 1) & 1);
+            prepare_item(me, chunk, stage, item, begin, end,
+                         begin >= first && (overflows >> begin & 1), sum);
+            begin = end;
+        }
     }
     if constexpr (Config::kStateOnly) {
         if (me.block == 0 && task.value_tile == 0) {
@@ -457,7 +473,7 @@ __device__ inline void prepare_warpgroup(const Params& p, const Task& task, Stor
                 (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments +
                 task.segment;
             reinterpret_cast<float2*>(p.segment_decay + row * Config::kKeys)[me.pair] =
-                make_float2(exp2_fast(segment_bits.x), exp2_fast(segment_bits.y));
+                make_float2(exp2_fast(segment.x * kLog2E), exp2_fast(segment.y * kLog2E));
         }
     }
 }
