@@ -11,8 +11,14 @@
 namespace sluice::cli {
 
 namespace {
+
 constexpr const char* kClearLine = "\r\033[K";
+
+std::string whole_seconds(double seconds) {
+    return seconds < 59.5 ? fmt::format("{:.0f} s", seconds) : measure::format_us(1e6 * seconds);
 }
+
+}  // namespace
 
 Progress::Progress(double expected_seconds)
     : visible_(isatty(STDERR_FILENO) != 0), expected_seconds_(expected_seconds) {}
@@ -44,8 +50,8 @@ void Progress::draw() const {
     const double pace = done_seconds_ > 0 ? elapsed / done_seconds_ : 1;
     const double left = std::max(0.0, (expected_seconds_ - done_seconds_) * pace);
     fmt::print(stderr, "{}[{}{}] {} elapsed, about {} left  {}", kClearLine,
-               std::string(filled, '#'), std::string(kWidth - filled, '.'),
-               measure::format_us(1e6 * elapsed), measure::format_us(1e6 * left), what_);
+               std::string(filled, '#'), std::string(kWidth - filled, '.'), whole_seconds(elapsed),
+               whole_seconds(left), what_);
     std::fflush(stderr);
 }
 

@@ -29,8 +29,8 @@ std::vector<std::string> provenance_of(std::span<const Record> records) {
     }
     for (const Record& r : records) {
         if (!r.ran()) continue;
-        add_once(lines, fmt::format("{} threads, caches {}, seed {}{}", r.threads, r.cache, r.seed,
-                                    r.gates.empty() ? "" : ", gates " + r.gates));
+        add_once(lines, fmt::format("{} threads, caches {}, seed {}", r.threads, r.cache, r.seed));
+        if (!r.gates.empty()) add_once(lines, "gates " + r.gates);
     }
     add_once(lines,
              "For comparison, floors of the same bytes and FLOPs on " + describe_rates(h200()));

@@ -57,16 +57,22 @@ class Packing : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(Packing, EachSequenceIsAsAlone) {
-    for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+    const std::pair<Precision, Algorithm> modes[] = {
+        {Precision::kFloat32, Algorithm::kChunked},
+        {Precision::kFloat32, Algorithm::kRecurrent},
+        {Precision::kBFloat16, Algorithm::kChunked},
+    };
+    for (const auto& [precision, algorithm] : modes) {
         // Alone there are threads for value tiles; packed there are tasks enough.
         for (const int threads : {1, 5}) {
             std::vector<Plain> list = rows({65, 0, 130, 1, 16, 63}, precision, threads);
+            for (Plain& row : list) row.options.algorithm = algorithm;
             for (int order = 0; order < 2; ++order) {
                 const Outputs pack = run(packed(list));
                 std::int64_t begin = 0;
                 for (std::size_t n = 0; n < list.size(); ++n) {
-                    SCOPED_TRACE(fmt::format("sequence {} of {} tokens, {} threads", n,
-                                             list[n].dims.T, threads));
+                    SCOPED_TRACE(fmt::format("sequence {} of {} tokens, {} threads, {}", n,
+                                             list[n].dims.T, threads, to_string(algorithm)));
                     expect_same(run(list[n]), pack, static_cast<std::int64_t>(n), begin);
                     begin += list[n].dims.T;
                 }

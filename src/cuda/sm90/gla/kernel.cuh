@@ -210,15 +210,15 @@ struct Preparer {
         }
     }
 
-    /// Running sums of the gates inside the block.
-    __device__ void sum_gates(int stage, float2 (&sum)[Config::kBlock]) const {
-        float2 running = make_float2(0.f, 0.f);
+    /// The sum of the block's gates.
+    __device__ float2 sum_gates(int stage) const {
+        float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
         for (int r = 0; r < Config::kBlock; ++r) {
             const float2 g = gate(stage, r);
-            running = make_float2(running.x + g.x, running.y + g.y);
-            sum[r] = running;
+            sum = make_float2(sum.x + g.x, sum.y + g.y);
         }
+        return sum;
     }
 
     __device__ float2 total(int chunk, int of_block) const {
@@ -295,10 +295,16 @@ __device__ inline float sum_sixteen(float (&x)[16], int lane) {
 
 /// Scores of blocks whose 16 rows leave the factored range, from the raw tiles: pair by pair, each
 /// thread its two channels, summed over a warp (32 channel pairs).
-__device__ inline void direct_scores(const Preparer& me, int stage,
-                                     const float2 (&sum)[Config::kBlock]) {
+__device__ inline void direct_scores(const Preparer& me, int stage) {
     float* out = me.s.direct[me.pair / 32][me.block];
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    float2 sum[Config::kBlock];
+    sum[0] = me.gate(stage, 0);
+#pragma unroll
+    for (int r = 1; r < Config::kBlock; ++r) {
+        const float2 g = me.gate(stage, r);
+        sum[r] = make_float2(sum[r - 1].x + g.x, sum[r - 1].y + g.y);
+    }
     float2 at_j = make_float2(0.f, 0.f);
 #pragma unroll 1
     for (int j = 0; j < Config::kBlock; ++j) {
@@ -357,11 +363,46 @@ __device__ inline void prepare_values(Storage& s, int stage, int valid, int thre
     }
 }
 
+/// q~ and k~ of the thread's rows, in place: `start` bits at the block's first row, k~ decaying towards
+/// `anchor`. The gates are summed again: sixteen loads cost less than thirty-two registers.
+__device__ inline void scale_rows(const Preparer& me, int stage, float2 start, float2 anchor) {
+    constexpr int kBatch = 4;  // loads in flight before the first use
+    float2 sum = make_float2(0.f, 0.f);
+#pragma unroll
+    for (int first = 0; first < Config::kBlock; first += kBatch) {
+        float2 g[kBatch];
+        u32 raw_k[kBatch];
+        u32 raw_q[kBatch];
+#pragma unroll
+        for (int r = 0; r < kBatch; ++r) {
+            g[r] = me.gate(stage, first + r);
+            raw_k[r] = load_shared(me.key_address(stage, first + r));
+            if (!Config::kStateOnly) raw_q[r] = load_shared(me.query_address(stage, first + r));
+        }
+#pragma unroll
+        for (int r = 0; r < kBatch; ++r) {
+            sum = make_float2(sum.x + g[r].x, sum.y + g[r].y);
+            const float2 b = make_float2(fmaf(sum.x, kLog2E, start.x), fmaf(sum.y, kLog2E, start.y));
+            const float2 key = Preparer::unpack(raw_k[r]);
+            raw_k[r] = pack_bf16(key.x * exp2_fast(anchor.x - b.x), key.y * exp2_fast(anchor.y - b.y));
+            if (!Config::kStateOnly) {
+                const float2 query = Preparer::unpack(raw_q[r]);
+                raw_q[r] = pack_bf16(query.x * exp2_fast(b.x), query.y * exp2_fast(b.y));
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < kBatch; ++r) {
+            store_shared(me.key_address(stage, first + r), raw_k[r]);
+            if (!Config::kStateOnly) store_shared(me.query_address(stage, first + r), raw_q[r]);
+        }
+    }
+}
+
 /// Item `item`: blocks [begin, end) of the chunk, anchored at the first row of `begin`. q~ and k~ go
 /// over q and k; earlier rows of q~ become zero; later rows stay as they are (math drops them).
 /// Direct: k~ decays to the item's end instead, and the scores are evaluated pair by pair.
 __device__ inline void prepare_item(const Preparer& me, int chunk, int stage, int item, int begin,
-                                    int end, bool direct, const float2 (&sum)[Config::kBlock]) {
+                                    int end, bool direct) {
     Storage& s = me.s;
     float2 start = make_float2(0.f, 0.f);
     float2 whole = make_float2(0.f, 0.f);
@@ -373,20 +414,7 @@ __device__ inline void prepare_item(const Preparer& me, int chunk, int stage, in
     start = make_float2(start.x * kLog2E, start.y * kLog2E);
     whole = make_float2(whole.x * kLog2E, whole.y * kLog2E);
     if (me.block >= begin && me.block < end) {
-        const float2 anchor = direct ? whole : make_float2(0.f, 0.f);
-#pragma unroll
-        for (int r = 0; r < Config::kBlock; ++r) {
-            const float2 b = make_float2(fmaf(sum[r].x, kLog2E, start.x),
-                                         fmaf(sum[r].y, kLog2E, start.y));
-            const float2 key = Preparer::unpack(load_shared(me.key_address(stage, r)));
-            store_shared(me.key_address(stage, r), pack_bf16(key.x * exp2_fast(anchor.x - b.x),
-                                                             key.y * exp2_fast(anchor.y - b.y)));
-            if constexpr (!Config::kStateOnly) {
-                const float2 query = Preparer::unpack(load_shared(me.query_address(stage, r)));
-                store_shared(me.query_address(stage, r),
-                             pack_bf16(query.x * exp2_fast(b.x), query.y * exp2_fast(b.y)));
-            }
-        }
+        scale_rows(me, stage, start, direct ? whole : make_float2(0.f, 0.f));
         if (me.block == begin) {
             reinterpret_cast<float2*>(s.decay[item % 2])[me.pair] =
                 make_float2(exp2_fast(whole.x), exp2_fast(whole.y));
@@ -436,9 +464,7 @@ __device__ inline void prepare_warpgroup(const Params& p, const Task& task, Stor
         const int valid = min(task.length - chunk * Config::kChunk, Config::kChunk);
         s.stage_full[stage].wait(i / Config::kStages & 1);
         if (valid < Config::kChunk) me.clear_tail(stage, valid);
-        float2 sum[Config::kBlock];
-        me.sum_gates(stage, sum);
-        const float2 own = sum[Config::kBlock - 1];
+        const float2 own = me.sum_gates(stage);
         reinterpret_cast<float2*>(s.total[chunk % 2][me.block])[me.pair] = own;
         prepare_values(s, stage, valid, me.thread);
         const bool mild = own.x > kBlockRange && own.y > kBlockRange;
@@ -448,7 +474,7 @@ __device__ inline void prepare_warpgroup(const Params& p, const Task& task, Stor
             find_overflows(me, chunk, own);
             first = s.first_overflow;
             overflows = first < Config::kBlocks ? s.overflows : 0;
-            if (!Config::kStateOnly && (overflows >> me.block & 1)) direct_scores(me, stage, sum);
+            if (!Config::kStateOnly && (overflows >> me.block & 1)) direct_scores(me, stage);
             prepare_barrier();
         }
         if (Config::kStateOnly && me.block == 0) {
@@ -463,7 +489,7 @@ __device__ inline void prepare_warpgroup(const Params& p, const Task& task, Stor
             if (begin > 0) s.item_empty[(item - 1) % 2].wait((item - 1) / 2 & 1);
             if (item >= 2) s.item_empty[item % 2].wait((item / 2 + 1) & 1);
             prepare_item(me, chunk, stage, item, begin, end,
-                         begin >= first && (overflows >> begin & 1), sum);
+                         begin >= first && (overflows >> begin & 1));
             begin = end;
         }
     }
