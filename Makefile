@@ -1,12 +1,13 @@
 # Thin: every target is a script or a CMake preset.
 .DEFAULT_GOAL := help
-.PHONY: help run test asan-test bench tidy format format-check clean
+.PHONY: help run test asan-test bench cubins tidy format format-check clean
 
 help:
 	@echo 'make run           build, verify, measure and report (installs what is missing, as root)'
 	@echo 'make test          build and run every test'
 	@echo 'make asan-test     the same under address and undefined-behaviour sanitizers'
 	@echo 'make bench         the measured tables of docs/ on this machine'
+	@echo 'make cubins        compile the standard CUDA kernels ahead (needs NVRTC or nvcc, no GPU)'
 	@echo 'make tidy          clang-tidy on every file'
 	@echo 'make format        clang-format in place; format-check only looks'
 
@@ -21,6 +22,9 @@ asan-test:
 
 bench:
 	@scripts/bench.sh
+
+cubins:
+	@scripts/cubins.sh
 
 tidy:
 	@scripts/tidy.sh

@@ -110,26 +110,6 @@ std::vector<ShapeRow> flag_rows(const BenchFlags& flags, const std::vector<std::
     return rows;
 }
 
-/// The one of `values` that to_string() calls `name`.
-template <class Enum>
-Enum parse_enum(const char* argument, const std::string& name, std::initializer_list<Enum> values) {
-    std::string known;
-    for (const Enum value : values) {
-        if (name == to_string(value)) return value;
-        known += (known.empty() ? "" : ", ") + std::string(to_string(value));
-    }
-    throw Error(ErrorCode::kValue, argument, "'" + name + "'", known);
-}
-
-Phase parse_phase(const std::string& name) {
-    return parse_enum("phase", name, {Phase::kPrefill, Phase::kDecode});
-}
-
-Algorithm parse_algorithm(const std::string& name) {
-    return parse_enum("algorithm", name,
-                      {Algorithm::kAuto, Algorithm::kChunked, Algorithm::kRecurrent});
-}
-
 VariantRequest parse_request(const BenchFlags& flags) {
     VariantRequest request;
     for (const std::string& setting : flags.settings) {

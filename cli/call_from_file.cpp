@@ -40,13 +40,6 @@ std::optional<std::string> metadata(const TensorFile& file, const std::string& n
     return it->second;
 }
 
-Algorithm parse_algorithm(const std::string& name) {
-    for (const Algorithm a : {Algorithm::kAuto, Algorithm::kChunked, Algorithm::kRecurrent}) {
-        if (name == to_string(a)) return a;
-    }
-    throw Error(ErrorCode::kValue, "algorithm", "'" + name + "'", "auto, chunked, recurrent");
-}
-
 double parse_scale(const std::string& text) {
     double value = 0;
     const char* end = text.data() + text.size();

@@ -35,8 +35,9 @@ int main(int argc, char** argv) {
     CLI::App program{"Recurrent-state (\"linear\") attention: run it, verify it, measure it."};
     program.name("sluice");
     program.require_subcommand(1);
-    program.footer("sluice COMMAND --help explains a command.\n"
-                   "Exit status: 0 success, 1 a check failed, 2 refused input or usage.");
+    program.footer(
+        "sluice COMMAND --help explains a command.\n"
+        "Exit status: 0 success, 1 a check failed, 2 refused input or usage.");
     sluice::cli::add_run(program, context);
     sluice::cli::add_verify(program, context);
     sluice::cli::add_bench(program, context);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,7 @@ enum class Algorithm : unsigned char {
     kRecurrent,  // token by token
 };
 [[nodiscard]] const char* to_string(Algorithm algorithm) noexcept;
+[[nodiscard]] Algorithm parse_algorithm(std::string_view name);
 
 struct Options {
     std::optional<double> scale;              // unset: the spec's default (K^-0.5)
@@ -93,6 +95,7 @@ struct Options {
 
 enum class Phase : unsigned char { kPrefill, kDecode };
 [[nodiscard]] const char* to_string(Phase phase) noexcept;
+[[nodiscard]] Phase parse_phase(std::string_view name);
 
 struct Dims {
     std::int64_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include "sluice/backend.hpp"
+#include "sluice/device.hpp"
 #include "sluice/error.hpp"
 #include "sluice/expr.hpp"
 #include "sluice/forward.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/problem.hpp"
+#include "sluice/record.hpp"
 #include "sluice/safetensors.hpp"
 #include "sluice/short_conv.hpp"
 #include "sluice/spec.hpp"

@@ -17,27 +17,40 @@ struct StateBuffer {
     std::int64_t stride;
 };
 
+/// Value channels copied together where the state lies value-first in memory: as many streams of
+/// keys.
+inline constexpr std::int64_t kValueGroup = 16;
+
+/// f(k, v, count): every row's value channels, whole or, where keys are the contiguous ones, in
+/// groups, all keys of a group first.
+template <class F>
+void for_each_state_run(const BoundState& state, std::int64_t keys, std::int64_t values, F&& f) {
+    const bool value_first = state.stride_v != 1 && state.stride_k == 1;
+    const std::int64_t group = value_first ? kValueGroup : values;
+    for (std::int64_t v = 0; v < values; v += group) {
+        for (std::int64_t k = 0; k < keys; ++k) f(k, v, std::min(group, values - v));
+    }
+}
+
 template <class Real>
 void load_state(const Problem& problem, const Task& task, std::int64_t slot,
                 const StateBuffer<Real>& state) {
     const std::int64_t keys = problem.dims.K;
     const std::int64_t values = task.values();
-    const bool read = problem.initial && slot >= 0;
-    for (std::int64_t k = 0; k < keys; ++k) {
-        Real* row = state.data + k * state.stride;
-        std::fill_n(row, state.stride, Real(0));
-        if (!read) continue;
-        const BoundState& s = problem.initial;
-        load_row(s.data, s.dtype,
-                 slot * s.stride_slot + task.head * s.stride_head + k * s.stride_k +
-                     task.value_begin * s.stride_v,
-                 s.stride_v, values, row);
-        if (problem.initial_key_sum) {
-            const BoundState& sum = problem.initial_key_sum;
-            row[values] = static_cast<Real>(load_element(
-                sum.data, sum.dtype,
-                slot * sum.stride_slot + task.head * sum.stride_head + k * sum.stride_k));
-        }
+    std::fill_n(state.data, keys * state.stride, Real(0));
+    if (!problem.initial || slot < 0) return;
+    const BoundState& s = problem.initial;
+    const std::int64_t base =
+        slot * s.stride_slot + task.head * s.stride_head + task.value_begin * s.stride_v;
+    for_each_state_run(s, keys, values, [&](std::int64_t k, std::int64_t v, std::int64_t count) {
+        load_row(s.data, s.dtype, base + k * s.stride_k + v * s.stride_v, s.stride_v, count,
+                 state.data + k * state.stride + v);
+    });
+    const BoundState& sum = problem.initial_key_sum;
+    for (std::int64_t k = 0; sum && k < keys; ++k) {
+        state.data[k * state.stride + values] = static_cast<Real>(
+            load_element(sum.data, sum.dtype,
+                         slot * sum.stride_slot + task.head * sum.stride_head + k * sum.stride_k));
     }
 }
 
@@ -47,10 +60,12 @@ void store_state(const Problem& problem, const BoundState& target, const Task& t
     if (!target || slot < 0) return;
     const std::int64_t base = slot * target.stride_slot + task.head * target.stride_head +
                               task.value_begin * target.stride_v;
-    for (std::int64_t k = 0; k < problem.dims.K; ++k) {
-        store_row(target.data, target.dtype, base + k * target.stride_k, target.stride_v,
-                  task.values(), state.data + k * state.stride);
-    }
+    for_each_state_run(target, problem.dims.K, task.values(),
+                       [&](std::int64_t k, std::int64_t v, std::int64_t count) {
+                           store_row(target.data, target.dtype,
+                                     base + k * target.stride_k + v * target.stride_v,
+                                     target.stride_v, count, state.data + k * state.stride + v);
+                       });
 }
 
 /// The state after a sequence (or, in step(), after a token), with its key sum.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 
 #include "spec/bind_inputs.hpp"
@@ -21,15 +22,6 @@ const char* to_string(Precision precision) noexcept {
     return "?";
 }
 
-Precision parse_precision(std::string_view name) {
-    for (const Precision p :
-         {Precision::kAuto, Precision::kFloat32, Precision::kFloat64, Precision::kBFloat16}) {
-        if (name == to_string(p)) return p;
-    }
-    throw Error(ErrorCode::kValue, "precision", "'" + std::string(name) + "'",
-                "auto, float32, float64, bfloat16");
-}
-
 const char* to_string(Algorithm algorithm) noexcept {
     switch (algorithm) {
         case Algorithm::kAuto: return "auto";
@@ -41,6 +33,36 @@ const char* to_string(Algorithm algorithm) noexcept {
 
 const char* to_string(Phase phase) noexcept {
     return phase == Phase::kPrefill ? "prefill" : "decode";
+}
+
+namespace {
+
+/// The value whose to_string() is `name`.
+template <class E>
+E parse_name(const char* argument, std::string_view name, std::initializer_list<E> values) {
+    std::string accepted;
+    for (const E value : values) {
+        if (name == to_string(value)) return value;
+        accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", to_string(value));
+    }
+    throw Error(ErrorCode::kValue, argument, fmt::format("'{}'", name), accepted);
+}
+
+}  // namespace
+
+Precision parse_precision(std::string_view name) {
+    return parse_name(
+        "precision", name,
+        {Precision::kAuto, Precision::kFloat32, Precision::kFloat64, Precision::kBFloat16});
+}
+
+Algorithm parse_algorithm(std::string_view name) {
+    return parse_name("algorithm", name,
+                      {Algorithm::kAuto, Algorithm::kChunked, Algorithm::kRecurrent});
+}
+
+Phase parse_phase(std::string_view name) {
+    return parse_name("phase", name, {Phase::kPrefill, Phase::kDecode});
 }
 
 const BoundInput& Problem::input(const std::string& name) const {

@@ -12,8 +12,8 @@
 
 namespace sluice::cuda {
 
-/// What ptxas reports of a kernel. Where roles exchange registers (setmaxnreg), `registers` is what a
-/// thread is launched with.
+/// What ptxas reports of a kernel. Where roles exchange registers (setmaxnreg), `registers` is what
+/// a thread is launched with.
 struct ResourceUsage {
     int registers = 0;
     int stack_bytes = 0;

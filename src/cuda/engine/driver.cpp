@@ -147,9 +147,7 @@ DriverLibrary open_driver(const char* name) {
     return opened;
 }
 
-const Driver* driver() {
-    return library().problem.empty() ? &library().functions : nullptr;
-}
+const Driver* driver() { return library().problem.empty() ? &library().functions : nullptr; }
 
 const std::string& driver_problem() {
     static const std::string kProblem = find_problem();

@@ -1,7 +1,7 @@
 // The CUDA driver: libcuda.so.1 opened when first asked for, its functions in one typed table.
 //
-// Types and numbers are the driver's public ABI, declared here so that neither building nor installing
-// the library needs CUDA. A test compares them with cuda.h where there is one.
+// Types and numbers are the driver's public ABI, declared here so that neither building nor
+// installing the library needs CUDA. A test compares them with cuda.h where there is one.
 #pragma once
 
 #include <cstddef>
@@ -120,7 +120,8 @@ struct DriverLibrary {
 
 /// The driver, initialised; null where there is none. Thread-safe, as everything in this file.
 [[nodiscard]] const Driver* driver();
-/// Why this library's kernels cannot run here (no driver, an old one, no Hopper GPU); empty: they can.
+/// Why this library's kernels cannot run here (no driver, an old one, no Hopper GPU); empty: they
+/// can.
 [[nodiscard]] const std::string& driver_problem();
 /// Throws Error(kDevice) with driver_problem().
 [[nodiscard]] const Driver& require_driver();

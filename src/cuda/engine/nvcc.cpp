@@ -49,7 +49,8 @@ std::string read_bytes(const fs::path& path) {
 }
 
 void write_bytes(const fs::path& path, const std::string& bytes) {
-    fs::create_directories(path.parent_path());
+    std::error_code ignored;  // the file then cannot be written
+    fs::create_directories(path.parent_path(), ignored);
     std::ofstream file(path, std::ios::binary);
     file << bytes;
     file.close();

@@ -132,8 +132,7 @@ std::unique_ptr<const Compiler> open_nvrtc(const Environment& environment) {
     if (!environment.nvrtc.empty()) {
         std::error_code ignored;
         const bool is_folder = std::filesystem::is_directory(environment.nvrtc, ignored);
-        auto compiler =
-            is_folder ? open_any(names_in(environment.nvrtc)) : open(environment.nvrtc);
+        auto compiler = is_folder ? open_any(names_in(environment.nvrtc)) : open(environment.nvrtc);
         if (!compiler) {
             throw Error(ErrorCode::kFile, "SLUICE_NVRTC", "'" + environment.nvrtc + "'",
                         "libnvrtc.so of CUDA 12.0 or newer, or the folder that holds it");

@@ -1,4 +1,5 @@
-// A shared library opened at run time. Never closed: drivers and compilers leave exit handlers behind.
+// A shared library opened at run time. Never closed: drivers and compilers leave exit handlers
+// behind.
 #pragma once
 
 #include <dlfcn.h>

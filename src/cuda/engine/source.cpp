@@ -75,16 +75,16 @@ std::string KernelSource::to_string() const {
     for (const auto& [name, value] : definitions) {
         const std::string_view shown(name);
         constexpr std::string_view kPrefix = "SLUICE_";
-        text += fmt::format("{}{}={}", text.empty() ? "" : ", ",
-                            shown.starts_with(kPrefix) ? shown.substr(kPrefix.size()) : shown,
-                            value);
+        text +=
+            fmt::format("{}{}={}", text.empty() ? "" : ", ",
+                        shown.starts_with(kPrefix) ? shown.substr(kPrefix.size()) : shown, value);
     }
     return fmt::format("{} ({})", function, text);
 }
 
 std::string TranslationUnit::key() const {
-    std::string text = fmt::format("{}\n{}\n{}", fmt::join(compile_options(), " "), function,
-                                   program);
+    std::string text =
+        fmt::format("{}\n{}\n{}", fmt::join(compile_options(), " "), function, program);
     // Lengths keep two different lists of headers from reading the same.
     for (const auto& [path, content] : headers) {
         text += fmt::format("{} {}\n{}", path, content.size(), content);

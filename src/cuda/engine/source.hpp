@@ -29,7 +29,8 @@ struct KernelSource {
     [[nodiscard]] std::string to_string() const;
 };
 
-/// What a compiler reads: definitions and the entry's #include, and every header reached from there.
+/// What a compiler reads: definitions and the entry's #include, and every header reached from
+/// there.
 struct TranslationUnit {
     std::string function;
     std::string program;

@@ -18,8 +18,11 @@ struct Config {
     static constexpr int kChunk = 64;
     static constexpr int kBlock = 16;   // rows per decay anchor
     static constexpr int kBlocks = kChunk / kBlock;
-    static constexpr int kPrepareGroups = kKeys / 64;
-    static constexpr int kPrepareThreads = 128 * kPrepareGroups;
+    static constexpr int kTeams = SLUICE_TEAMS;         // chunks in preparation at a time
+    static constexpr int kPrepareGroups = kKeys / 64;   // warpgroups of a team
+    static constexpr int kTeamThreads = 128 * kPrepareGroups;
+    static constexpr int kPrepareThreads = kTeams * kTeamThreads;
+    static constexpr int kSlots = 2 / kTeams;           // items of a team that wait for math
     static constexpr int kMathThreads = 128 * kMathGroups;
     static constexpr int kThreads = kPrepareThreads + kMathThreads + 128;
     static constexpr int kValueTile = 64 * kMathGroups;
@@ -43,6 +46,8 @@ struct Config {
 
     static_assert(kKeys == 64 || kKeys == 128);
     static_assert(kMathGroups == 1 || kMathGroups == 2);
+    static_assert(kTeams == 1 || kTeams == 2);
+    static_assert(kStages >= kTeams + 1);
 };
 
 }  // namespace sluice::gla

@@ -11,8 +11,8 @@
 //
 //   role      threads              does
 //   load      one warp             q, k, v, g of a chunk by bulk copies, kStages chunks ahead
-//   prepare   one warpgroup per    running sums of gates; q~ and k~ over q and k; the scores A
-//             64 key channels
+//   prepare   one warpgroup per    running sums of gates; q~ and k~ over q and k; the scores A.
+//             64 key channels      Teams take chunks in turn
 //   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T; stores O
 //             64 value channels
 //
@@ -36,8 +36,8 @@ constexpr float kStrongestGate = -178.f;  // natural log, 256 bits; -inf and -10
 constexpr float kChunkRange = -69.f;      // what a factored run of blocks may decay: 100 bits
 constexpr float kBlockRange = kChunkRange / Config::kBlocks;
 
-/// Named barriers (0 is __syncthreads).
-enum NamedBarrier : u32 { kPrepareBarrier = 1, kMathBarrier = 2 };
+/// Named barriers (0 is __syncthreads): one for each team and each math warpgroup.
+enum NamedBarrier : u32 { kPrepareBarrier = 1, kMathBarrier = kPrepareBarrier + Config::kTeams };
 
 /// One unit of work from prepare to math.
 struct Item {
@@ -53,20 +53,35 @@ struct Stage {
     unsigned char q[Config::kStateOnly ? 0 : Config::kKeyBytes];
 };
 
+/// What the threads of a team tell each other about a chunk.
+struct TeamStorage {
+    float total[2][Config::kBlocks][Config::kKeys];  // what a block of rows decays, natural log
+    float direct[Config::kStateOnly ? 1 : Config::kPrepareGroups][Config::kBlocks]
+                [Config::kBlock * Config::kBlock];
+    int first_overflow;  // first block that leaves the chunk's range
+    unsigned overflows;  // bit r: block r leaves a block's own range
+};
+
+/// An item on its way from prepare to math.
+struct SlotStorage {
+    alignas(1024) unsigned char scores[Config::kStateOnly ? 1024 : Config::kBoxBytes];
+    float decay[Config::kKeys];  // of the item, a factor for the state
+    Item item;
+};
+
 struct alignas(1024) Storage {
     Stage stage[Config::kStages];
-    unsigned char scores[2][Config::kStateOnly ? 1024 : Config::kBoxBytes];
     unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kBoxBytes];
     unsigned char zero[Config::kBlock * 128];  // sixteen rows of nothing
-    float decay[2][Config::kKeys];                    // factor of an item for the state
-    float total[2][Config::kBlocks][Config::kKeys];   // what a block of rows decays, natural log
-    float direct[Config::kPrepareGroups][Config::kBlocks][Config::kBlock * Config::kBlock];
-    Item item[2];
-    int first_overflow;   // first block that leaves the chunk's range
-    unsigned overflows;   // bit r: block r leaves a block's own range
+    alignas(1024) SlotStorage slot[Config::kTeams * Config::kSlots];
+    TeamStorage team[Config::kTeams];
     Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
-    Barrier item_full[2], item_empty[2];
+    Barrier slot_full[Config::kTeams * Config::kSlots], slot_empty[Config::kTeams * Config::kSlots];
 };
+
+/// Where the n-th item of a team goes, and when: the barriers' phase.
+__device__ inline int slot_of(int team, int n) { return team * Config::kSlots + n % Config::kSlots; }
+__device__ inline u32 phase_of(int n) { return n / Config::kSlots & 1; }
 
 /// What a block of threads works on.
 struct Task {
@@ -152,15 +167,23 @@ __device__ inline void load_thread(const Params& p, const Task& task, Storage& s
 /// A thread of the prepare role: two neighbouring key channels of one block of 16 rows.
 struct Preparer {
     Storage& s;
-    int thread;  // in the role
+    int team;    // takes every kTeams-th chunk
+    int thread;  // in the team
     int pair;    // channels 2 pair, 2 pair + 1
     int block;
 
     __device__ explicit Preparer(Storage& storage, int index)
         : s(storage),
-          thread(index),
-          pair(index % (Config::kKeys / 2)),
-          block(index / (Config::kKeys / 2)) {}
+          team(Config::kTeams == 1 ? 0 : index / Config::kTeamThreads),
+          thread(index % Config::kTeamThreads),
+          pair(thread % (Config::kKeys / 2)),
+          block(thread / (Config::kKeys / 2)) {}
+
+    __device__ TeamStorage& shared() const { return s.team[team]; }
+    __device__ void barrier() const { named_barrier(kPrepareBarrier + team, Config::kTeamThreads); }
+    __device__ bool barrier_any(bool value) const {
+        return named_barrier_any(kPrepareBarrier + team, Config::kTeamThreads, value);
+    }
 
     /// Shared address of the thread's channels in row `r` of its block, in the chunk's k. Swizzled: one
     /// exclusive-or serves all tiles of 16-bit elements, which lie at fixed distances from k.
@@ -221,24 +244,21 @@ struct Preparer {
         return sum;
     }
 
-    __device__ float2 total(int chunk, int of_block) const {
-        return reinterpret_cast<const float2*>(s.total[chunk % 2][of_block])[pair];
+    /// The total of a block, for the team's n-th chunk.
+    __device__ float2& total(int n, int of_block) const {
+        return reinterpret_cast<float2*>(shared().total[n % 2][of_block])[pair];
     }
 };
 
-__device__ inline void prepare_barrier() {
-    named_barrier(kPrepareBarrier, Config::kPrepareThreads);
-}
-
-/// Tells math that item `item` is ready: all threads' writes, seen by the tensor cores.
-__device__ inline void publish(Storage& s, int item) {
+/// Tells math that the item in `slot` is ready: all threads' writes, seen by the tensor cores.
+__device__ inline void publish(Storage& s, int slot) {
     fence_async_proxy();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) s.item_full[item % 2].arrive();
+    if (threadIdx.x % 32 == 0) s.slot_full[slot].arrive();
 }
 
 /// Scores of the tiles q~ and k~ as bf16: causal, and from the item's first row on.
-__device__ inline void compute_scores(Storage& s, int stage, int item, int first_row, int thread) {
+__device__ inline void compute_scores(Storage& s, int stage, int slot, int first_row, int thread) {
     constexpr int kColumns = 64 / Config::kPrepareGroups;
     const int group = thread / 128;
     const int warp = thread % 128 / 32;
@@ -255,7 +275,7 @@ __device__ inline void compute_scores(Storage& s, int stage, int item, int first
     product_commit();
     product_wait<0>();
     keep(d);
-    const u32 base = shared_address(s.scores[item % 2]);
+    const u32 base = shared_address(s.slot[slot].scores);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
         const int j = group * kColumns + n * 8 + lane % 4 * 2;
@@ -296,7 +316,7 @@ __device__ inline float sum_sixteen(float (&x)[16], int lane) {
 /// Scores of blocks whose 16 rows leave the factored range, from the raw tiles: pair by pair, each
 /// thread its two channels, summed over a warp (32 channel pairs).
 __device__ inline void direct_scores(const Preparer& me, int stage) {
-    float* out = me.s.direct[me.pair / 32][me.block];
+    float* out = me.shared().direct[me.pair / 32][me.block];
     const int lane = static_cast<int>(threadIdx.x) % 32;
     float2 sum[Config::kBlock];
     sum[0] = me.gate(stage, 0);
@@ -325,9 +345,10 @@ __device__ inline void direct_scores(const Preparer& me, int stage) {
 }
 
 /// The score tile of a direct item: its block on the diagonal, zero elsewhere.
-__device__ inline void write_direct_scores(Storage& s, int item, int block, int thread) {
-    const u32 base = shared_address(s.scores[item % 2]);
-    for (int at = thread; at < 64 * 32; at += Config::kPrepareThreads) {
+__device__ inline void write_direct_scores(const Preparer& me, int slot, int block) {
+    Storage& s = me.s;
+    const u32 base = shared_address(s.slot[slot].scores);
+    for (int at = me.thread; at < 64 * 32; at += Config::kTeamThreads) {
         const int i = at / 32;
         const int j = at % 32 * 2;
         const int row = i - block * Config::kBlock;
@@ -337,7 +358,7 @@ __device__ inline void write_direct_scores(Storage& s, int item, int block, int 
         if (row >= 0 && row < Config::kBlock && column >= 0 && column <= row) {
 #pragma unroll
             for (int half = 0; half < Config::kPrepareGroups; ++half) {
-                const float* d = s.direct[half][block] + row * Config::kBlock + column;
+                const float* d = me.shared().direct[half][block] + row * Config::kBlock + column;
                 x += d[0];
                 if (column < row) y += d[1];
             }
@@ -352,7 +373,7 @@ __device__ inline void prepare_values(Storage& s, int stage, int valid, int thre
     constexpr bool kConvert = Config::kInput == InputType::kFloat16;
     if (valid >= Config::kChunk && !kConvert) return;
     const u32 base = shared_address(s.stage[stage].v);
-    for (int at = thread; at < Config::kValueBytes / 4; at += Config::kPrepareThreads) {
+    for (int at = thread; at < Config::kValueBytes / 4; at += Config::kTeamThreads) {
         const int row = at * 4 / 128 % Config::kChunk;
         if (row >= valid) {
             store_shared(base + at * 4, 0);
@@ -398,16 +419,16 @@ __device__ inline void scale_rows(const Preparer& me, int stage, float2 start, f
     }
 }
 
-/// Item `item`: blocks [begin, end) of the chunk, anchored at the first row of `begin`. q~ and k~ go
-/// over q and k; earlier rows of q~ become zero; later rows stay as they are (math drops them).
+/// An item: blocks [begin, end) of the team's n-th chunk, anchored at the first row of `begin`. q~ and
+/// k~ go over q and k; earlier rows of q~ become zero; later rows stay as they are (math drops them).
 /// Direct: k~ decays to the item's end instead, and the scores are evaluated pair by pair.
-__device__ inline void prepare_item(const Preparer& me, int chunk, int stage, int item, int begin,
+__device__ inline void prepare_item(const Preparer& me, int n, int stage, int slot, int begin,
                                     int end, bool direct) {
     Storage& s = me.s;
     float2 start = make_float2(0.f, 0.f);
     float2 whole = make_float2(0.f, 0.f);
     for (int b = begin; b < end; ++b) {
-        const float2 t = me.total(chunk, b);
+        const float2 t = me.total(n, b);
         if (b < me.block) start = make_float2(start.x + t.x, start.y + t.y);
         whole = make_float2(whole.x + t.x, whole.y + t.y);
     }
@@ -416,90 +437,98 @@ __device__ inline void prepare_item(const Preparer& me, int chunk, int stage, in
     if (me.block >= begin && me.block < end) {
         scale_rows(me, stage, start, direct ? whole : make_float2(0.f, 0.f));
         if (me.block == begin) {
-            reinterpret_cast<float2*>(s.decay[item % 2])[me.pair] =
+            reinterpret_cast<float2*>(s.slot[slot].decay)[me.pair] =
                 make_float2(exp2_fast(whole.x), exp2_fast(whole.y));
         }
     } else if (!Config::kStateOnly && me.block < begin) {
 #pragma unroll
         for (int r = 0; r < Config::kBlock; ++r) store_shared(me.query_address(stage, r), 0);
     }
-    if (me.thread == 0) s.item[item % 2] = {begin, end, direct};
+    if (me.thread == 0) s.slot[slot].item = {begin, end, direct};
     if constexpr (!Config::kStateOnly) {
         fence_async_proxy();
-        prepare_barrier();
+        me.barrier();
         if (direct) {
-            write_direct_scores(s, item, begin, me.thread);
+            write_direct_scores(me, slot, begin);
         } else {
-            compute_scores(s, stage, item, begin * Config::kBlock, me.thread);
+            compute_scores(s, stage, slot, begin * Config::kBlock, me.thread);
         }
     }
-    publish(s, item);
+    publish(s, slot);
 }
 
-/// Which blocks leave the range: s.first_overflow and s.overflows, for a chunk with a strong block.
-__device__ inline void find_overflows(const Preparer& me, int chunk, float2 own) {
-    Storage& s = me.s;
+/// Which blocks leave the range, for a chunk with a strong block.
+__device__ inline void find_overflows(const Preparer& me, int n, float2 own) {
+    TeamStorage& team = me.shared();
     if (me.thread == 0) {
-        s.first_overflow = Config::kBlocks;
-        s.overflows = 0;
+        team.first_overflow = Config::kBlocks;
+        team.overflows = 0;
     }
-    prepare_barrier();
+    me.barrier();
     float2 end = make_float2(0.f, 0.f);
     for (int b = 0; b <= me.block; ++b) {
-        end = make_float2(end.x + me.total(chunk, b).x, end.y + me.total(chunk, b).y);
+        end = make_float2(end.x + me.total(n, b).x, end.y + me.total(n, b).y);
     }
     // NaN compares false: it takes the careful way.
-    if (!(end.x > kChunkRange && end.y > kChunkRange)) atomicMin(&s.first_overflow, me.block);
-    if (!(own.x > kChunkRange && own.y > kChunkRange)) atomicOr(&s.overflows, 1u << me.block);
-    prepare_barrier();
+    if (!(end.x > kChunkRange && end.y > kChunkRange)) atomicMin(&team.first_overflow, me.block);
+    if (!(own.x > kChunkRange && own.y > kChunkRange)) atomicOr(&team.overflows, 1u << me.block);
+    me.barrier();
 }
 
 __device__ inline void prepare_warpgroup(const Params& p, const Task& task, Storage& s) {
     const Preparer me(s, static_cast<int>(threadIdx.x));
     float2 segment = make_float2(0.f, 0.f);
-    int item = 0;
-    for (int chunk = task.first; chunk < task.end; ++chunk) {
+    int item = 0;  // of the team
+    for (int chunk = task.first + me.team; chunk < task.end; chunk += Config::kTeams) {
         const int i = chunk - task.first;
+        const int n = i / Config::kTeams;
         const int stage = i % Config::kStages;
         const int valid = min(task.length - chunk * Config::kChunk, Config::kChunk);
         s.stage_full[stage].wait(i / Config::kStages & 1);
         if (valid < Config::kChunk) me.clear_tail(stage, valid);
         const float2 own = me.sum_gates(stage);
-        reinterpret_cast<float2*>(s.total[chunk % 2][me.block])[me.pair] = own;
+        me.total(n, me.block) = own;
         prepare_values(s, stage, valid, me.thread);
         const bool mild = own.x > kBlockRange && own.y > kBlockRange;
         int first = Config::kBlocks;
         unsigned overflows = 0;
-        if (named_barrier_any(kPrepareBarrier, Config::kPrepareThreads, !mild)) {
-            find_overflows(me, chunk, own);
-            first = s.first_overflow;
-            overflows = first < Config::kBlocks ? s.overflows : 0;
+        if (me.barrier_any(!mild)) {
+            find_overflows(me, n, own);
+            first = me.shared().first_overflow;
+            overflows = first < Config::kBlocks ? me.shared().overflows : 0;
             if (!Config::kStateOnly && (overflows >> me.block & 1)) direct_scores(me, stage);
-            prepare_barrier();
+            me.barrier();
         }
         if (Config::kStateOnly && me.block == 0) {
             for (int b = 0; b < Config::kBlocks; ++b) {
-                segment = make_float2(segment.x + me.total(chunk, b).x,
-                                      segment.y + me.total(chunk, b).y);
+                segment = make_float2(segment.x + me.total(n, b).x, segment.y + me.total(n, b).y);
             }
         }
         for (int begin = 0; begin < Config::kBlocks; ++item) {
             const int end = begin < first ? first : begin + 1;
             // The first item of a chunk finds fresh tiles; a later one waits for its forerunner.
-            if (begin > 0) s.item_empty[(item - 1) % 2].wait((item - 1) / 2 & 1);
-            if (item >= 2) s.item_empty[item % 2].wait((item / 2 + 1) & 1);
-            prepare_item(me, chunk, stage, item, begin, end,
-                         begin >= first && (overflows >> begin & 1));
+            if (begin > 0) s.slot_empty[slot_of(me.team, item - 1)].wait(phase_of(item - 1));
+            const int slot = slot_of(me.team, item);
+            if (item >= Config::kSlots) s.slot_empty[slot].wait(phase_of(item) ^ 1);
+            prepare_item(me, n, stage, slot, begin, end, begin >= first && (overflows >> begin & 1));
             begin = end;
         }
     }
     if constexpr (Config::kStateOnly) {
-        if (me.block == 0 && task.value_tile == 0) {
+        // Each team's share of the segment's decay; the last barrier of team 0 orders the sum.
+        if (me.block == 0) me.total(0, 0) = segment;
+        named_barrier(kMathBarrier + Config::kMathGroups, Config::kPrepareThreads);
+        if (me.team == 0 && me.block == 0 && task.value_tile == 0) {
+            float2 all = make_float2(0.f, 0.f);
+            for (int t = 0; t < Config::kTeams; ++t) {
+                const float2 x = reinterpret_cast<const float2*>(s.team[t].total[0][0])[me.pair];
+                all = make_float2(all.x + x.x, all.y + x.y);
+            }
             const long long row =
                 (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments +
                 task.segment;
             reinterpret_cast<float2*>(p.segment_decay + row * Config::kKeys)[me.pair] =
-                make_float2(exp2_fast(segment.x * kLog2E), exp2_fast(segment.y * kLog2E));
+                make_float2(exp2_fast(all.x * kLog2E), exp2_fast(all.y * kLog2E));
         }
     }
 }
@@ -655,20 +684,23 @@ __device__ inline void math_warpgroup(const Params& p, const Task& task, Storage
     const u64 zero = operand(s.zero, 0);
     float state[kStateRegisters];
     load_initial(p, task, at, state);
-    int item = 0;
+    int items[Config::kTeams] = {};  // seen of each team
     for (int chunk = task.first; chunk < task.end; ++chunk) {
         const int stage = (chunk - task.first) % Config::kStages;
+        const int team = Config::kTeams == 1 ? 0 : (chunk - task.first) % Config::kTeams;
         const u64 v = operand(s.stage[stage].v + at.group * Config::kBoxBytes);
         const u64 k = operand(s.stage[stage].k, Config::kBoxBytes);
         float o[32];
         bool first = true;
         bool last = false;
         while (!last) {
-            s.item_full[item % 2].wait(item / 2 & 1);
-            const Item what = s.item[item % 2];
+            const int item = team == 0 ? items[0] : items[Config::kTeams - 1];
+            const int slot = slot_of(team, item);
+            s.slot_full[slot].wait(phase_of(item));
+            const Item what = s.slot[slot].item;
             last = what.end == Config::kBlocks;
             const bool before = what.direct != 0;
-            const float* decay = s.decay[item % 2];
+            const float* decay = s.slot[slot].decay;
             if constexpr (!Config::kStateOnly) {
                 u32 a[Config::kKeys / 16][4];
 #pragma unroll
@@ -681,7 +713,7 @@ __device__ inline void math_warpgroup(const Params& p, const Task& task, Storage
                 if (before) scale_columns(decay, at.column(), state);
                 product_begin();
                 const u64 q = operand(s.stage[stage].q);
-                const u64 scores = operand(s.scores[item % 2]);
+                const u64 scores = operand(s.slot[slot].scores);
 #pragma unroll
                 for (int i = 0; i < Config::kKeys / 16; ++i) {
                     product<0>(o, a[i], advance(q, i / 4 * Config::kBoxBytes + i % 4 * 32),
@@ -714,11 +746,11 @@ __device__ inline void math_warpgroup(const Params& p, const Task& task, Storage
             keep(state);
             if (!before) scale_columns(decay, at.column(), state);
             if (thread % 32 == 0) {
-                s.item_empty[item % 2].arrive();
+                s.slot_empty[slot].arrive();
                 if (last) s.stage_empty[stage].arrive();
             }
             first = false;
-            ++item;
+            ++(team == 0 ? items[0] : items[Config::kTeams - 1]);
         }
     }
     if constexpr (Config::kStateOnly) {
@@ -753,9 +785,9 @@ extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
             s.stage_full[i].init(1);
             s.stage_empty[i].init(Config::kMathThreads / 32);
         }
-        for (int i = 0; i < 2; ++i) {
-            s.item_full[i].init(Config::kPrepareThreads / 32);
-            s.item_empty[i].init(Config::kMathThreads / 32);
+        for (int i = 0; i < Config::kTeams * Config::kSlots; ++i) {
+            s.slot_full[i].init(Config::kTeamThreads / 32);
+            s.slot_empty[i].init(Config::kMathThreads / 32);
         }
         fence_barrier_init();
     }
