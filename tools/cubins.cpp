@@ -69,9 +69,10 @@ void build(const fs::path& folder) {
         const std::string key = translation_unit(kernel).key();
         const std::string name = cubin_file_name(key);
         const auto known = old_index.find(name);
-        const bool is_there = known != old_index.end() &&
-                              known->second.find(require_compiler().version()) != std::string::npos &&
-                              read_cubin(folder, key).has_value();
+        const bool is_there =
+            known != old_index.end() &&
+            known->second.find(require_compiler().version()) != std::string::npos &&
+            read_cubin(folder, key).has_value();
         index[name] = is_there ? known->second : compile(kernel, folder);
     }
     for (const auto& entry : fs::directory_iterator(folder)) {

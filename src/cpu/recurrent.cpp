@@ -60,7 +60,7 @@ class Lanes {
             const Vector a = S::broadcast(update == Update::kRankOne ? x.a[k] : Real(0));
             for (int i = 0; i < Vectors; ++i) {
                 Real* p = state + k * stride + i * S::kLanes;
-                Vector s = S::load(p) * decay + key * u[i];
+                Vector s = S::rounded(S::load(p) * decay) + key * u[i];
                 if (update == Update::kRankOne) s += a * bs[i];
                 S::store(p, s);
                 read[i] += query * s;

@@ -28,6 +28,16 @@ struct Simd {
     static void store(Real* p, Vector v) { *reinterpret_cast<Unaligned*>(p) = v; }
     static Vector zero() { return Vector{}; }
     static Vector broadcast(Real x) { return Vector{} + x; }
+    /// x, rounded: the compiler may not fuse the product behind it into a sum. Where a sum has two
+    /// products, which one it fuses would differ from place to place, and the bits with it.
+    static Vector rounded(Vector x) {
+#if defined(__x86_64__)
+        asm("" : "+v"(x));
+#elif defined(__aarch64__)
+        asm("" : "+w"(x));
+#endif
+        return x;
+    }
     static Real sum(Vector v) {
         // Halves are added pairwise: a fixed order, and short dependency chains.
         Real lanes[kLanes];

@@ -21,10 +21,11 @@ const std::map<std::string, std::set<std::string>> kLayers = {
     {"hw", {"core", "spec"}},
     {"plan", {"core", "spec", "hw"}},
     {"cpu", {"core", "spec", "hw", "plan"}},
+    {"cuda", {"core", "spec", "hw", "plan"}},
     {"baseline", {"core", "spec", "hw", "plan", "cpu"}},
-    {"runtime", {"core", "spec", "hw", "plan", "cpu"}},
-    {"measure", {"core", "io", "spec", "hw", "plan", "cpu", "baseline", "runtime"}},
-    {"cli", {"core", "io", "spec", "hw", "plan", "cpu", "baseline", "runtime", "measure"}},
+    {"runtime", {"core", "spec", "hw", "plan", "cpu", "cuda"}},
+    {"measure", {"core", "io", "spec", "hw", "plan", "cpu", "cuda", "baseline", "runtime"}},
+    {"cli", {"core", "io", "spec", "hw", "plan", "cpu", "cuda", "baseline", "runtime", "measure"}},
 };
 
 const fs::path kRoot = SLUICE_SOURCE_DIR;
@@ -101,6 +102,22 @@ TEST(Layering, IncludesPointDownwards) {
         }
     }
     EXPECT_GT(files, 30U);
+}
+
+// Kernels are compiled apart from the library, from headers that it carries: they see each other,
+// and what several share is below what is one kernel's.
+TEST(Layering, DeviceHeadersIncludeDeviceHeadersOnly) {
+    const fs::path device = kRoot / "src/cuda";
+    for (const auto& entry : fs::recursive_directory_iterator(device)) {
+        if (entry.path().extension() != ".cuh") continue;
+        const std::string from = first_part(fs::relative(entry.path(), device));
+        for (const Include& include : includes_of(entry.path())) {
+            if (!include.quoted) continue;
+            EXPECT_TRUE(include.path.ends_with(".cuh") && fs::exists(device / include.path))
+                << entry.path() << " includes \"" << include.path << "\"";
+            EXPECT_FALSE(from == "tile" && first_part(include.path) != "tile") << entry.path();
+        }
+    }
 }
 
 TEST(Layering, IncludedHeadersExist) {

@@ -1,4 +1,4 @@
-// The project's error bounds (HACKING.md, "Exactness"): one table for every backend.
+// The project's error bounds (docs/exactness.md): one table for every backend.
 #pragma once
 
 #include "sluice/problem.hpp"
