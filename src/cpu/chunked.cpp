@@ -56,6 +56,7 @@ class ChunkedWorker {
             u_.resize(value_rows);
             read_.resize(block_values);
         }
+        if (update_ == Update::kDelta) wide_.resize(static_cast<std::size_t>(values_));
         if (update_ == Update::kRankOne) {
             anchored_a_.resize(key_rows);
             scores_a_.resize(block_scores);
@@ -215,20 +216,64 @@ class ChunkedWorker {
     /// u_i = beta_i (v_i - k_i^ S - sum_{j < i} L_ij u_j)
     void solve_delta(std::int64_t block) {
         const std::int64_t first = block * kBlock;
-        scores(second_, operands_.k, anchored_k_, Pairing::kInclusiveStrict, block, scores_.data());
         std::fill(read_.begin(), read_.end(), Real(0));
         apply_state(second_, read_.data());
+        if (amplifies(first)) {
+            solve_delta_wide(first);
+            return;
+        }
+        scores(second_, operands_.k, anchored_k_, Pairing::kInclusiveStrict, block, scores_.data());
         apply_scores(scores_.data(), first, u_.data(), read_.data());
         for (std::int64_t i = 0; i < kBlock; ++i) {
-            const Real beta = operands_.beta[static_cast<std::size_t>(first + i)];
-            const Real* v = operands_.v.data() + (first + i) * values_;
             Real* sum = read_.data() + i * values_;
-            Real* u = u_.data() + (first + i) * values_;
             substitute(scores_.data() + i * chunk_ + first, i, u_.data() + first * values_, sum);
-            for (std::int64_t c = 0; c < values_; ++c) u[c] = beta * (v[c] - sum[c]);
-            // Rounded as the next rows and the state will read it.
-            round_operand_pair(rounding_, values_, u);
+            finish_delta_row(first + i, sum);
         }
+    }
+
+    void finish_delta_row(std::int64_t row, const auto* sum) {
+        const Real beta = operands_.beta[static_cast<std::size_t>(row)];
+        const Real* v = operands_.v.data() + row * values_;
+        Real* u = u_.data() + row * values_;
+        for (std::int64_t c = 0; c < values_; ++c) u[c] = static_cast<Real>(beta * (v[c] - sum[c]));
+        // Rounded as the next rows and the state will read it.
+        round_operand_pair(rounding_, values_, u);
+    }
+
+    /// With beta over 1 a step reflects instead of contracting: along repeated keys the errors of L
+    /// add up over the chunk instead of dying out, and float32 scores are not enough. (The rows'
+    /// own betas decide, and those before them: a later token changes nothing.)
+    [[nodiscard]] bool amplifies(std::int64_t first) const {
+        if (sizeof(Real) > sizeof(float)) return false;
+        const auto beta = operands_.beta.begin();
+        return std::any_of(beta, beta + first + kBlock, [](Real x) { return x > Real(1); });
+    }
+
+    /// The same with L and its sums in float64, row by row. Without a decay per channel the factors
+    /// stand on whole rows, so that L is exact to the operands' rounding.
+    void solve_delta_wide(std::int64_t first) {
+        for (std::int64_t i = 0; i < kBlock; ++i) {
+            std::copy_n(read_.data() + i * values_, values_, wide_.data());
+            for (std::int64_t j = 0; j < first; ++j) {
+                add_wide(
+                    wide_dot(keys_, second_.hat.data() + i * keys_, anchored_k_.data() + j * keys_),
+                    j);
+            }
+            // Inside the block, each earlier row decays to this one step by step.
+            const Real* key = operands_.k.data() + (first + i) * keys_;
+            std::copy_n(key, keys_, work_.data());
+            for (std::int64_t j = i - 1; j >= 0; --j) {
+                decay_.across_row(first + j + 1, work_.data());
+                add_wide(wide_dot(keys_, work_.data(), operands_.k.data() + (first + j) * keys_),
+                         first + j);
+            }
+            finish_delta_row(first + i, wide_.data());
+        }
+    }
+
+    void add_wide(double weight, std::int64_t row) {
+        const Real* u = u_.data() + row * values_;
+        for (std::int64_t c = 0; c < values_; ++c) wide_[c] += weight * static_cast<double>(u[c]);
     }
 
     /// y_i = b_i^T S_{i-1}: the entering state's part, the keys' and the earlier a's.
@@ -313,6 +358,7 @@ class ChunkedWorker {
     AlignedVector<Real> scores_, scores_a_;        // [16, chunk]
     AlignedVector<Real> u_;                        // [chunk, values_]: u (delta), y (rank-one)
     AlignedVector<Real> read_;                     // [16, values_]
+    AlignedVector<double> wide_;                   // [values_]
     AlignedVector<Real> o_;                        // [chunk, values_]
 };
 

@@ -74,6 +74,8 @@ double predicted_us(const Problem& problem, const Plan& plan, const DeviceSpec& 
 }
 
 std::int64_t value_tile(const Problem& problem, int threads) {
+    // Every tile reads the sum of keys, and the first writes it, maybe in place.
+    if (problem.spec.normalize) return problem.dims.V;
     const std::int64_t pairs = std::max<std::int64_t>(problem.dims.N * problem.dims.HV, 1);
     const std::int64_t wanted = (threads + pairs - 1) / pairs;
     const std::int64_t tile = round_up((problem.dims.V + wanted - 1) / wanted, kSmallestTile);

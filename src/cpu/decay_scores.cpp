@@ -101,6 +101,11 @@ void ChunkDecay<Real>::to_block_end(std::int64_t row, const Real* in, Real* out)
 }
 
 template <class Real>
+void ChunkDecay<Real>::across_row(std::int64_t row, Real* values) const {
+    scale_row(key_stride_, width_, values, factor_.data() + row * width_, values);
+}
+
+template <class Real>
 void ChunkDecay<Real>::across_block(std::int64_t block, Real* row) const {
     scale_row(key_stride_, width_, row, prefix_.data() + (block * kBlock + kBlock - 1) * width_,
               row);
@@ -185,7 +190,9 @@ void decay_scores(const ChunkDecay<Real>& decay, Pairing pairing, Rounding round
     for (std::int64_t i = 0; i < kBlock; ++i) {
         for (std::int64_t j = i + 1 - strict; j < kBlock; ++j)
             diagonal[i * out_stride + j] = Real(0);
-        round_operand(rounding, first + kBlock, out + i * out_stride);
+        if (pairing == Pairing::kInclusive) {
+            round_operand(rounding, first + kBlock, out + i * out_stride);
+        }
     }
 }
 

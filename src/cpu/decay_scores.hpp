@@ -44,6 +44,8 @@ class ChunkDecay {
     void from_chunk_start(std::int64_t block, const Real* in, Real* out) const;
     /// row times the decay after it, to the end of its block.
     void to_block_end(std::int64_t row, const Real* in, Real* out) const;
+    /// values times the decay of one row alone.
+    void across_row(std::int64_t row, Real* values) const;
     /// row times the total decay of `block`.
     void across_block(std::int64_t block, Real* row) const;
     /// The decay of the whole chunk for key channel k.
@@ -78,7 +80,8 @@ class ChunkDecay {
 /// Scores of block `block` against all rows up to it: out[i * out_stride + j].
 /// `left` and `right` are the raw rows of the whole chunk, `left_hat` the block's 16 rows after
 /// from_block_start(), `anchored` the rows r_j~: those before the block anchored at its first row,
-/// its own at its last. `work` holds 16 rows.
+/// its own at its last. `work` holds 16 rows. Rounded where a product reads them next: the strict
+/// ones go into a float32 substitution.
 template <class Real>
 void decay_scores(const ChunkDecay<Real>& decay, Pairing pairing, Rounding rounding,
                   std::int64_t block, std::int64_t key_stride, const Real* left,

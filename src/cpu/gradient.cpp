@@ -335,7 +335,8 @@ std::map<std::string, Tensor> oracle_gradient(const Problem& problem, const Name
                 load_grad_state(problem, task, *grad_final_state, columns, grad_state);
             }
             worker.run(task, grad_o, grad_state);
-            if (problem.initial) {
+            // A sequence that starts from zero does not depend on the state.
+            if (problem.initial && problem.sequences[n].read_slot >= 0) {
                 store_state<double>(problem, dense_state(problem, result["initial_state"]), task, n,
                                     {grad_state.data(), columns});
             }

@@ -40,7 +40,7 @@ inline void accumulate_tile(std::int64_t inner, Left<Real> left, const Real* rig
             row[v] = S::load(right + i * right_stride + v * S::kLanes);
         for (int r = 0; r < Rows; ++r) {
             const auto x = S::broadcast(left.data[r * left.row_stride + i * left.inner_stride]);
-            for (int v = 0; v < Vectors; ++v) sum[r][v] += x * row[v];
+            for (int v = 0; v < Vectors; ++v) sum[r][v] = S::fma(x, row[v], sum[r][v]);
         }
     }
     for (int r = 0; r < Rows; ++r) {
@@ -85,7 +85,7 @@ inline void dot_tile(std::int64_t inner, const Real* left, std::int64_t left_str
         for (int r = 0; r < Rows; ++r) x[r] = S::load(left + r * left_stride + i);
         for (int c = 0; c < Columns; ++c) {
             const auto y = S::load(right + c * right_stride + i);
-            for (int r = 0; r < Rows; ++r) sum[r][c] += x[r] * y;
+            for (int r = 0; r < Rows; ++r) sum[r][c] = S::fma(x[r], y, sum[r][c]);
         }
     }
     for (int r = 0; r < Rows; ++r) {

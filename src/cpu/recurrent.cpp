@@ -41,7 +41,7 @@ class Lanes {
             for (std::int64_t k = 0; k < keys; ++k) {
                 const Vector weight = S::broadcast(x.k[k] * x.decay[k * x.decay_step]);
                 for (int i = 0; i < Vectors; ++i) {
-                    old[i] += weight * S::load(state + k * stride + i * S::kLanes);
+                    old[i] = S::fma(weight, S::load(state + k * stride + i * S::kLanes), old[i]);
                 }
             }
             for (int i = 0; i < Vectors; ++i) u[i] = x.beta * (u[i] - old[i]);
@@ -49,7 +49,7 @@ class Lanes {
             for (std::int64_t k = 0; k < keys; ++k) {
                 const Vector weight = S::broadcast(x.b[k]);
                 for (int i = 0; i < Vectors; ++i) {
-                    bs[i] += weight * S::load(state + k * stride + i * S::kLanes);
+                    bs[i] = S::fma(weight, S::load(state + k * stride + i * S::kLanes), bs[i]);
                 }
             }
         }
@@ -60,10 +60,10 @@ class Lanes {
             const Vector a = S::broadcast(update == Update::kRankOne ? x.a[k] : Real(0));
             for (int i = 0; i < Vectors; ++i) {
                 Real* p = state + k * stride + i * S::kLanes;
-                Vector s = S::rounded(S::load(p) * decay) + key * u[i];
-                if (update == Update::kRankOne) s += a * bs[i];
+                Vector s = S::fma(key, u[i], S::load(p) * decay);
+                if (update == Update::kRankOne) s = S::fma(a, bs[i], s);
                 S::store(p, s);
-                read[i] += query * s;
+                read[i] = S::fma(query, s, read[i]);
             }
         }
         for (int i = 0; i < Vectors; ++i) S::store(o + i * S::kLanes, read[i]);

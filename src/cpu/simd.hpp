@@ -4,6 +4,12 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace sluice::cpu {
 
 #if defined(__AVX512F__)
@@ -28,15 +34,30 @@ struct Simd {
     static void store(Real* p, Vector v) { *reinterpret_cast<Unaligned*>(p) = v; }
     static Vector zero() { return Vector{}; }
     static Vector broadcast(Real x) { return Vector{} + x; }
-    /// x, rounded: the compiler may not fuse the product behind it into a sum. Where a sum has two
-    /// products, which one it fuses would differ from place to place, and the bits with it.
-    static Vector rounded(Vector x) {
-#if defined(__x86_64__)
-        asm("" : "+v"(x));
+    /// a * b + c, rounded once where the machine can. Written out, because which product of an
+    /// expression a compiler fuses differs from place to place, and the bits with it.
+    static Vector fma(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__)
+        if constexpr (sizeof(Real) == 4) {
+            return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+        } else {
+            return (Vector)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+        }
+#elif defined(__FMA__)
+        if constexpr (sizeof(Real) == 4) {
+            return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+        } else {
+            return (Vector)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+        }
 #elif defined(__aarch64__)
-        asm("" : "+w"(x));
+        if constexpr (sizeof(Real) == 4) {
+            return (Vector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+        } else {
+            return (Vector)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+        }
+#else
+        return a * b + c;
 #endif
-        return x;
     }
     static Real sum(Vector v) {
         // Halves are added pairwise: a fixed order, and short dependency chains.
@@ -48,5 +69,23 @@ struct Simd {
         return lanes[0];
     }
 };
+
+/// a . b, products and sums in float64. n is a multiple of the float64 vector's width.
+template <class Real>
+double wide_dot(std::int64_t n, const Real* a, const Real* b) {
+    using D = Simd<double>;
+    using Narrow
+        __attribute__((vector_size(D::kLanes * sizeof(Real)), aligned(alignof(Real)), may_alias)) =
+            Real;
+    typename D::Vector sum = D::zero();
+    for (std::int64_t i = 0; i < n; i += D::kLanes) {
+        const auto x =
+            __builtin_convertvector(*reinterpret_cast<const Narrow*>(a + i), typename D::Vector);
+        const auto y =
+            __builtin_convertvector(*reinterpret_cast<const Narrow*>(b + i), typename D::Vector);
+        sum = D::fma(x, y, sum);
+    }
+    return D::sum(sum);
+}
 
 }  // namespace sluice::cpu

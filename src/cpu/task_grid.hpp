@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 
@@ -32,13 +33,14 @@ void for_each_task(const Problem& problem, std::int64_t value_tile, int threads,
                    MakeWorker&& make_worker) {
     const std::int64_t tiles = (problem.dims.V + value_tile - 1) / value_tile;
     const std::int64_t total = problem.dims.N * problem.dims.HV * tiles;
+    std::atomic<std::int64_t> next = 0;
     std::exception_ptr failure;
+    // Not an `omp for`: a thread whose worker cannot be made must be able to leave.
 #pragma omp parallel num_threads(static_cast <int>(std::clamp <std::int64_t>(total, 1, threads)))
     {
         try {
             auto worker = make_worker();
-#pragma omp for schedule(dynamic)
-            for (std::int64_t i = 0; i < total; ++i) {
+            for (std::int64_t i = next++; i < total; i = next++) {
                 Task task;
                 task.sequence = i / (problem.dims.HV * tiles);
                 task.head = i / tiles % problem.dims.HV;

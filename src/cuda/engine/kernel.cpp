@@ -73,7 +73,7 @@ const Kernel& find_kernel(const KernelSource& source, int gpu_index, CompilePoli
     Entry& entry = entry_of(source, gpu_index);
     const std::scoped_lock lock(entry.mutex);
     if (!entry.kernel) {
-        require_driver();  // before seconds of compiling
+        (void)require_driver();  // before seconds of compiling
         const Cubin cubin = find_cubin(default_cubin_sources(), source, policy);
         entry.kernel = std::make_unique<const Kernel>(gpu_index, cubin.bytes, source.function);
     }

@@ -34,7 +34,7 @@ void check_definitions(const KernelSource& source) {
 /// Such paths become files below a temporary folder where nvcc compiles.
 void check_path(const std::string& path) {
     const std::filesystem::path p(path);
-    const bool inside = !path.empty() && p.is_relative() && path == p.lexically_normal() &&
+    const bool inside = !path.empty() && p.is_relative() && path == p.lexically_normal().string() &&
                         *p.begin() != ".." && p.has_filename() &&
                         path.find_first_of("\"\n") == std::string::npos;
     if (!inside) {
