@@ -62,6 +62,7 @@ void write_bytes(const fs::path& path, const std::string& bytes) {
 /// Runs a program without a shell, its output in the file `log`; whether it succeeded.
 bool run(const std::vector<std::string>& words, const fs::path& log) {
     std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
     for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
     posix_spawn_file_actions_t files;

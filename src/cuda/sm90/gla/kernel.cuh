@@ -314,33 +314,29 @@ __device__ inline float sum_sixteen(float (&x)[16], int lane) {
 }
 
 /// Scores of blocks whose 16 rows leave the factored range, from the raw tiles: pair by pair, each
-/// thread its two channels, summed over a warp (32 channel pairs).
+/// thread its two channels, summed over a warp (32 channel pairs). The decay from j to i grows by one
+/// factor as j moves back.
 __device__ inline void direct_scores(const Preparer& me, int stage) {
     float* out = me.shared().direct[me.pair / 32][me.block];
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    float2 sum[Config::kBlock];
-    sum[0] = me.gate(stage, 0);
-#pragma unroll
-    for (int r = 1; r < Config::kBlock; ++r) {
-        const float2 g = me.gate(stage, r);
-        sum[r] = make_float2(sum[r - 1].x + g.x, sum[r - 1].y + g.y);
-    }
-    float2 at_j = make_float2(0.f, 0.f);
+    float2 decay[Config::kBlock] = {};
+    float2 next = make_float2(0.f, 0.f);  // decay of row j + 1
 #pragma unroll 1
-    for (int j = 0; j < Config::kBlock; ++j) {
+    for (int j = Config::kBlock - 1; j >= 0; --j) {
         const float2 key = Preparer::unpack(load_shared(me.key_address(stage, j)));
-        const float2 g = me.gate(stage, j);
-        at_j = make_float2(at_j.x + g.x, at_j.y + g.y);
         float x[Config::kBlock];
 #pragma unroll
         for (int i = 0; i < Config::kBlock; ++i) {
+            decay[i] = i == j ? make_float2(1.f, 1.f)
+                              : make_float2(decay[i].x * next.x, decay[i].y * next.y);
             const float2 query = Preparer::unpack(load_shared(me.query_address(stage, i)));
-            // Rows before j have positive exponents: clamped, then masked by the reader.
-            x[i] = query.x * key.x * exp2_fast(fminf(sum[i].x - at_j.x, 0.f) * kLog2E) +
-                   query.y * key.y * exp2_fast(fminf(sum[i].y - at_j.y, 0.f) * kLog2E);
+            // Rows before j have no decay yet: zero.
+            x[i] = query.x * key.x * decay[i].x + query.y * key.y * decay[i].y;
         }
         const float total = sum_sixteen(x, lane);
         if (lane % 2 == 0) out[lane / 2 * Config::kBlock + j] = total;
+        const float2 g = me.gate(stage, j);
+        next = make_float2(exp2_fast(g.x * kLog2E), exp2_fast(g.y * kLog2E));
     }
 }
 
