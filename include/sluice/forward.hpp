@@ -27,12 +27,13 @@ Plan forward(const Spec& spec, const Arguments& arguments, const Options& option
 Plan step(const Spec& spec, const Arguments& arguments, const Options& options = {});
 
 struct Result {
-    Tensor o;            // [B, T, HV, V]
-    Tensor final_state;  // float32 (float64 for float64 problems), in the requested layout
+    Tensor o;              // [B, T, HV, V]
+    Tensor final_state;    // dense, in the requested layout; float32, or float64 for that precision
+    Tensor final_key_sum;  // [N, HV, K], normalised specs only, else undefined; as final_state
     Plan plan;
 };
-/// forward() into fresh tensors. `arguments.o` and `arguments.state.final` are ignored; o gets
-/// `o_dtype`.
+/// forward() into fresh tensors. `arguments.o` and the outputs in `arguments.state` but checkpoints
+/// are ignored; o gets `o_dtype`.
 [[nodiscard]] Result forward_new(const Spec& spec, const Arguments& arguments, DType o_dtype,
                                  const Options& options = {});
 

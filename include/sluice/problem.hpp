@@ -86,7 +86,7 @@ struct Options {
     Precision precision = Precision::kAuto;
     std::string backend;  // unset: SLUICE_BACKEND, else the first that takes it
     Algorithm algorithm = Algorithm::kAuto;
-    int chunk = 0;                 // tokens; 0: the planner chooses
+    int chunk = 0;                 // tokens, chunked only; 0: the planner chooses
     int threads = 0;               // 0: all cores; results do not depend on it
     bool batch_invariant = false;  // only plans that do not depend on the neighbours
     bool validate = false;         // also check values that a device would have to read
@@ -171,7 +171,7 @@ struct Problem {
 [[nodiscard]] Dims infer_dims(const Spec& spec, const Arguments& arguments);
 
 /// Validates `arguments` against `spec` and binds them. Throws Error; reads no tensor elements but
-/// the (CPU) index tensors, unless `options.validate`.
+/// those of the (CPU) index tensors. (options.validate is forward()'s and step()'s.)
 [[nodiscard]] Problem bind(const Spec& spec, const Arguments& arguments, const Options& options,
                            Phase phase = Phase::kPrefill);
 

@@ -92,15 +92,16 @@ class Tensor {
     [[nodiscard]] static Tensor copy_of(const TensorView& source, DType dtype);
 
     [[nodiscard]] const TensorView& view() const noexcept { return view_; }
-    operator const TensorView&() const noexcept { return view_; }  // NOLINT: a Tensor is a view
+    /// A Tensor is a view where one is expected. The view does not keep the memory alive.
+    operator const TensorView&() const noexcept { return view_; }  // NOLINT: implicit on purpose
     [[nodiscard]] bool defined() const noexcept { return storage_ != nullptr; }
     [[nodiscard]] DType dtype() const noexcept { return view_.dtype; }
     [[nodiscard]] std::span<const std::int64_t> shape() const noexcept { return view_.shape(); }
     [[nodiscard]] std::int64_t size() const noexcept { return view_.size(); }
     [[nodiscard]] std::size_t size_bytes() const noexcept;
 
-    /// The elements; T must match the dtype (double, float, std::int64_t, std::int32_t, bool, or
-    /// std::uint16_t for the bits of bfloat16 and float16).
+    /// The elements; T must be as large as the dtype's element (double, float, std::int64_t,
+    /// std::int32_t, bool, or std::uint16_t for the bits of bfloat16 and float16).
     template <class T>
     [[nodiscard]] std::span<T> elements() const {
         check_element_size(sizeof(T));

@@ -290,7 +290,7 @@ int main(int argc, char** argv) {
                                      {{1, 200, 2, 128, 128}, "k128v64", 64},
                                      {{2, 500, 3, 128, 128}, "k128v64", 64, 3},
                                      {{1, 333, 2, 64, 64}, "k64v64", 64},
-                                     {{1, 1, 3, 128, 64}, "k128v64", 64},
+                                     {{1, 1, 64, 128, 64}, "k128v64", 64},
                                      {{1, 200, 2, 96, 80}, "k128v64", 64}};
     for (const Case& c : small) {
         for (const Gates gates : {kMild, kUsual, kSpiky, kStrong}) {

@@ -11,7 +11,7 @@ arch="-gencode arch=compute_90a,code=sm_90a"
 # name: keys, math groups, stages, teams, state only, registers of prepare and math
 while read -r name keys math stages teams only prepare_registers math_registers; do
     # shellcheck disable=SC2086
-    nvcc -std=c++20 -O3 $arch -I "$src" -cubin -o "$out/$name.cubin" -Xptxas -v \
+    nvcc -std=c++20 -O3 -lineinfo $arch -I "$src" -cubin -o "$out/$name.cubin" -Xptxas -v \
         -DSLUICE_KEYS="$keys" -DSLUICE_MATH_GROUPS="$math" -DSLUICE_STAGES="$stages" \
         -DSLUICE_TEAMS="$teams" -DSLUICE_STATE_ONLY="$only" \
         -DSLUICE_PREPARE_REGISTERS="$prepare_registers" -DSLUICE_MATH_REGISTERS="$math_registers" \

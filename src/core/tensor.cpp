@@ -72,6 +72,18 @@ std::string to_string(std::span<const std::int64_t> shape) {
 
 namespace {
 
+/// Refuses shapes whose bytes, with empty extents counted as one, do not fit an address.
+void check_size(const TensorView& view) {
+    std::int64_t bytes = static_cast<std::int64_t>(size_bytes(view.dtype));
+    for (int i = 0; i < view.rank; ++i) {
+        const std::int64_t extent = view.extents[i] > 0 ? view.extents[i] : 1;
+        if (__builtin_mul_overflow(bytes, extent, &bytes)) {
+            throw Error(ErrorCode::kShape, "shape", to_string(view.shape()),
+                        "fewer than 2^63 bytes");
+        }
+    }
+}
+
 void set_shape(TensorView& view, std::span<const std::int64_t> shape) {
     if (shape.size() > kMaxRank) {
         throw Error(ErrorCode::kShape, "shape", to_string(shape),
@@ -82,6 +94,7 @@ void set_shape(TensorView& view, std::span<const std::int64_t> shape) {
         if (shape[i] < 0) throw Error(ErrorCode::kShape, "shape", to_string(shape), "extents >= 0");
         view.extents[i] = shape[i];
     }
+    check_size(view);
 }
 
 void set_contiguous(TensorView& view) {

@@ -38,6 +38,26 @@ void refuse_nan(const Dims& d, const BoundInput& input) {
                         }
 }
 
+void refuse_nan_state(const Problem& problem, std::int64_t slot) {
+    const BoundState& s = problem.initial;
+    if (!s || slot < 0) return;
+    for (std::int64_t h = 0; h < problem.dims.HV; ++h) {
+        for (std::int64_t k = 0; k < problem.dims.K; ++k) {
+            for (std::int64_t v = 0; v < problem.dims.V; ++v) {
+                const std::int64_t at =
+                    slot * s.stride_slot + h * s.stride_head + k * s.stride_k + v * s.stride_v;
+                if (std::isnan(load_element(s.data, s.dtype, at))) {
+                    throw Error(
+                        ErrorCode::kValue, "state.initial",
+                        fmt::format("nan in slot {}, head {}, key channel {}, value channel {}",
+                                    slot, h, k, v),
+                        "numbers");
+                }
+            }
+        }
+    }
+}
+
 /// The argument that a caller would look at: the gate itself where the decay is given as it is.
 std::string decay_argument(const Spec& spec) {
     const auto names = spec.log_decay->inputs();
@@ -71,6 +91,8 @@ void refuse_growth(const Problem& problem) {
 
 void check_values(const Problem& problem) {
     for (const BoundInput& input : problem.inputs) refuse_nan(problem.dims, input);
+    for (const Sequence& sequence : problem.sequences)
+        refuse_nan_state(problem, sequence.read_slot);
     refuse_growth(problem);
 }
 

@@ -329,9 +329,11 @@ class ChunkedWorker {
         const std::int64_t keys = problem_.dims.K;
         if (decay_.decay() != Decay::kNone) {
             for (std::int64_t k = 0; k < keys; ++k) {
-                const Real total = decay_.chunk_total(k);
+                const double total = decay_.chunk_total(k);
                 Real* row = state_.data() + k * values_;
-                for (std::int64_t c = 0; c < values_; ++c) row[c] *= total;
+                for (std::int64_t c = 0; c < values_; ++c) {
+                    row[c] = static_cast<Real>(row[c] * total);
+                }
             }
         }
         accumulate<Real>(keys, values_, rows_, {anchored_k_.data(), 1, keys_}, values_of_k(),

@@ -9,6 +9,19 @@
 
 namespace sluice::cpu {
 
+namespace {
+
+/// A log decay that sums: -inf would not come back from a difference. exp(-1e4) is 0. NaN stays
+/// NaN.
+template <class Real>
+double clamped(Real log_decay) {
+    constexpr double kForget = -1e4;
+    const double g = log_decay;
+    return g < kForget ? kForget : g;
+}
+
+}  // namespace
+
 template <class Real>
 ChunkDecay<Real>::ChunkDecay(Decay decay, std::int64_t chunk, std::int64_t key_stride)
     : decay_(decay),
@@ -17,12 +30,15 @@ ChunkDecay<Real>::ChunkDecay(Decay decay, std::int64_t chunk, std::int64_t key_s
              : decay == Decay::kVector ? key_stride
                                        : 1) {
     const auto rows = static_cast<std::size_t>(chunk * width_);
-    const auto blocks = static_cast<std::size_t>((chunk / kBlock + 1) * width_);
+    const auto blocks = static_cast<std::size_t>(chunk / kBlock * width_);
     factor_.resize(rows);
     prefix_.resize(rows);
     suffix_.resize(rows);
+    total_.resize(blocks);
     before_.resize(blocks);
     inverse_.resize(blocks);
+    sum_.resize(static_cast<std::size_t>(2 * width_));
+    chunk_total_.resize(static_cast<std::size_t>(width_));
     factorable_.resize(static_cast<std::size_t>(chunk / kBlock));
 }
 
@@ -33,7 +49,9 @@ void ChunkDecay<Real>::load(const Real* log_decay, std::int64_t rows) {
     rows_ = rows;
     if (width_ == 0) return;
     decay_factors(rows * width_, log_decay, factor_.data());
-    std::fill_n(before_.data(), width_, Real(1));
+    double* block_sum = sum_.data();
+    double* chunk_sum = block_sum + width_;
+    std::fill_n(chunk_sum, width_, 0.0);
     for (std::int64_t block = 0; block < rows / kBlock; ++block) {
         const std::int64_t first = block * kBlock;
         const std::int64_t last = first + kBlock - 1;
@@ -47,15 +65,29 @@ void ChunkDecay<Real>::load(const Real* log_decay, std::int64_t rows) {
             multiply(suffix_.data() + row * width_, factor(row),
                      suffix_.data() + (row - 1) * width_);
         }
-        const Real* total = prefix_.data() + last * width_;
-        multiply(before_.data() + block * width_, total, before_.data() + (block + 1) * width_);
+        std::fill_n(block_sum, width_, 0.0);
+        for (std::int64_t row = first; row <= last; ++row) {
+            for (std::int64_t c = 0; c < width_; ++c) {
+                block_sum[c] += clamped(log_decay[row * width_ + c]);
+            }
+        }
+        Real* total = total_.data() + block * width_;
+        Real* before = before_.data() + block * width_;
         bool in_range = true;
+        for (std::int64_t c = 0; c < width_; ++c) {
+            total[c] = static_cast<Real>(block_sum[c]);
+            before[c] = static_cast<Real>(chunk_sum[c]);
+            chunk_sum[c] += block_sum[c];
+        }
+        decay_factors(width_, total, total);
+        decay_factors(width_, before, before);
         for (std::int64_t c = 0; c < width_; ++c) {
             in_range = in_range && total[c] >= limit;  // false for NaN
             inverse_[block * width_ + c] = Real(1) / total[c];
         }
         factorable_[block] = in_range ? 1 : 0;
     }
+    decay_factors(width_, chunk_sum, chunk_total_.data());
 }
 
 template <class Real>
@@ -107,14 +139,13 @@ void ChunkDecay<Real>::across_row(std::int64_t row, Real* values) const {
 
 template <class Real>
 void ChunkDecay<Real>::across_block(std::int64_t block, Real* row) const {
-    scale_row(key_stride_, width_, row, prefix_.data() + (block * kBlock + kBlock - 1) * width_,
-              row);
+    scale_row(key_stride_, width_, row, total_.data() + block * width_, row);
 }
 
 template <class Real>
-Real ChunkDecay<Real>::chunk_total(std::int64_t k) const {
-    if (width_ == 0) return Real(1);
-    return before_[rows_ / kBlock * width_ + (width_ == 1 ? 0 : k)];
+double ChunkDecay<Real>::chunk_total(std::int64_t k) const {
+    if (width_ == 0) return 1;
+    return chunk_total_[static_cast<std::size_t>(width_ == 1 ? 0 : k)];
 }
 
 namespace {

@@ -1,8 +1,10 @@
 // Scores with decay: A_ij = sum_c l_i[c] r_j[c] prod_{m = j+1..i} e_m[c], for 16-row blocks in
 // turn.
 //
-// Everything is built from the factors e = exp(g) <= 1 by products, never from sums of g: products
-// keep their relative accuracy however strong the decay, and nothing can grow.
+// Inside a block of 16 rows everything is built from the factors e = exp(g) <= 1 by products: they
+// keep their relative accuracy however strong the decay, and nothing can grow. Across blocks and
+// chunks the decay is the exponential of a float64 sum: a factor rounded once a token would drift,
+// the same way every time, where gates are weak and constant (3e-8 a token, 1e-4 after 4,096).
 //
 //   l_i ^   = l_i prod(e) from the block's first row to i            (<= 1)
 //   r_j ~   = r_j prod(e) from j + 1 to the block's first row        (<= 1; "anchored")
@@ -49,7 +51,7 @@ class ChunkDecay {
     /// row times the total decay of `block`.
     void across_block(std::int64_t block, Real* row) const;
     /// The decay of the whole chunk for key channel k.
-    [[nodiscard]] Real chunk_total(std::int64_t k) const;
+    [[nodiscard]] double chunk_total(std::int64_t k) const;
 
     /// Whether the block's total decay is in the range of the factored form (NaN: no).
     [[nodiscard]] bool factorable(std::int64_t block) const { return factorable_[block] != 0; }
@@ -72,8 +74,11 @@ class ChunkDecay {
     AlignedVector<Real> factor_;   // e, per row
     AlignedVector<Real> prefix_;   // product from the block's first row to the row
     AlignedVector<Real> suffix_;   // product from the next row to the block's last
-    AlignedVector<Real> before_;   // product of all blocks before, per block, and of all at the end
+    AlignedVector<Real> total_;    // of a block
+    AlignedVector<Real> before_;   // of all blocks before, per block
     AlignedVector<Real> inverse_;  // 1 / the block's total
+    AlignedVector<double> sum_;    // of log decays: a block's, and since the chunk began
+    AlignedVector<double> chunk_total_;
     AlignedVector<char> factorable_;
 };
 

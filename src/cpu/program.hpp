@@ -42,15 +42,9 @@ class Program {
     void run(const Tile& tile, std::span<Real> scratch, Real* out, std::int64_t row_stride,
              const Real* o = nullptr) const;
 
-    [[nodiscard]] bool varies_by_token() const { return code_.back().by_token; }
-    [[nodiscard]] bool varies_by_channel() const { return code_.back().by_channel; }
-    /// Whether run() only copies "o".
-    [[nodiscard]] bool is_identity() const { return code_.size() == 1 && code_.back().is_o; }
-
     /// Adds d(loss)/d(input) for every input read, given d(loss)/d(out) as a dense
-    /// [tile.length, tile.channels] array; `sinks` by the index of Problem::inputs. Returns the
-    /// gradient of "o" through `grad_o` (dense; overwritten) if the expression reads it.
-    /// float64 only.
+    /// [tile.length, tile.channels] array; `sinks` by the index of Problem::inputs. The gradient of
+    /// "o", if the expression reads it, is added to `grad_o` (dense).
     void backward(const Tile& tile, const Real* grad_out, std::span<const GradientSink> sinks,
                   const Real* o, Real* grad_o) const;
 

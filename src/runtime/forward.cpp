@@ -2,6 +2,7 @@
 
 #include "cpu/check_values.hpp"
 #include "cpu/oracle.hpp"
+#include "spec/precision.hpp"
 
 namespace sluice {
 
@@ -37,18 +38,21 @@ Result forward_new(const Spec& spec, const Arguments& arguments, DType o_dtype,
     const Dims dims = infer_dims(spec, arguments);
     const StateLayout layout = options.state_layout.value_or(spec.default_state_layout);
     const bool value_first = layout == StateLayout::kValueFirst;
-    bool all_float64 = true;
-    for (const auto& [name, view] : arguments.inputs) {
-        all_float64 = all_float64 && view.dtype == DType::kFloat64;
-    }
+    const bool wide = resolve_precision(options.precision, arguments.inputs) == Precision::kFloat64;
+    const DType state_dtype = wide ? DType::kFloat64 : DType::kFloat32;
     Result result;
     result.o = Tensor::empty(o_dtype, {dims.B, dims.T, dims.HV, dims.V});
-    result.final_state = Tensor::empty(
-        all_float64 ? DType::kFloat64 : DType::kFloat32,
-        {dims.N, dims.HV, value_first ? dims.V : dims.K, value_first ? dims.K : dims.V});
+    result.final_state = Tensor::empty(state_dtype, {dims.N, dims.HV, value_first ? dims.V : dims.K,
+                                                     value_first ? dims.K : dims.V});
     Arguments filled = arguments;
     filled.o = result.o;
     filled.state.final = result.final_state;
+    filled.state.write_slots.reset();
+    filled.state.final_key_sum.reset();
+    if (spec.normalize) {
+        result.final_key_sum = Tensor::empty(state_dtype, {dims.N, dims.HV, dims.K});
+        filled.state.final_key_sum = result.final_key_sum;
+    }
     result.plan = forward(spec, filled, options);
     return result;
 }

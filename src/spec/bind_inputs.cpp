@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <set>
 
 namespace sluice {
@@ -71,6 +73,18 @@ void refuse_surplus(const Spec& spec, const NamedTensors& given) {
     }
 }
 
+/// Refuses a product of extents over 2^62: every offset and byte count of float64 fits then.
+void check_product(const char* what, std::initializer_list<std::int64_t> extents) {
+    std::int64_t product = 8;  // bytes of an element
+    for (const std::int64_t extent : extents) {
+        if (__builtin_mul_overflow(product, std::max<std::int64_t>(extent, 1), &product)) {
+            throw Error(ErrorCode::kShape, what,
+                        to_string(std::span(extents.begin(), extents.size())),
+                        "fewer than 2^63 bytes of float64");
+        }
+    }
+}
+
 void check_dims(const Dims& d) {
     const auto positive = [](const char* name, std::int64_t value) {
         if (value < 1) throw Error(ErrorCode::kShape, name, std::to_string(value), ">= 1");
@@ -83,6 +97,8 @@ void check_dims(const Dims& d) {
         throw Error(ErrorCode::kShape, "HV", std::to_string(d.HV),
                     fmt::format("a multiple of H = {}", d.H));
     }
+    check_product("[B, T, HV, V]", {d.B, d.T, d.HV, d.V});
+    check_product("[B, T, HV, K]", {d.B, d.T, d.HV, d.K});
 }
 
 std::int64_t extent_of(const Dims& dims, Axis axis) {
@@ -92,8 +108,18 @@ std::int64_t extent_of(const Dims& dims, Axis axis) {
 
 }  // namespace
 
+void check_states(const Dims& d) { check_product("[N, HV, K, V]", {d.N, d.HV, d.K, d.V}); }
+
+void check_data(const std::string& name, const TensorView& view) {
+    if (view.data != nullptr || view.size() == 0) return;
+    throw Error(ErrorCode::kValue, name, "null data",
+                fmt::format("memory of {} bytes",
+                            view.size() * static_cast<std::int64_t>(size_bytes(view.dtype))));
+}
+
 BoundInput bind_view(const std::string& name, const TensorView& view, const std::vector<Axis>& axes,
                      const Dims& dims) {
+    check_data(name, view);
     TensorView shaped = view;
     if (is_flattened(view, axes)) {
         const std::int64_t inner = extent_of(dims, axes[1]);

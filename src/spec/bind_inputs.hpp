@@ -23,6 +23,12 @@ void bind_inputs(const Spec& spec, const NamedTensors& given, Problem& problem);
 [[nodiscard]] BoundInput bind_view(const std::string& name, const TensorView& view,
                                    const std::vector<Axis>& axes, const Dims& dims);
 
+/// Refuses a non-empty view without memory.
+void check_data(const std::string& name, const TensorView& view);
+
+/// Refuses states, [N, HV, K, V], that no address space holds.
+void check_states(const Dims& dims);
+
 /// "float32 [2, 130, 2, 64]"
 [[nodiscard]] std::string describe(const TensorView& view);
 

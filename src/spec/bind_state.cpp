@@ -6,7 +6,6 @@
 
 #include "spec/bind_inputs.hpp"
 #include "spec/indices.hpp"
-#include "spec/memory.hpp"
 
 namespace sluice {
 
@@ -41,6 +40,7 @@ BoundState bind_pool(const std::string& name, const TensorView& view, const Prob
         throw Error(ErrorCode::kDevice, name, to_string(view.device),
                     to_string(problem.device) + " as the inputs");
     }
+    check_data(name, view);
     BoundState state;
     state.data = view.data;
     state.dtype = view.dtype;
@@ -65,7 +65,7 @@ void bind_read_slots(const StateArguments& s, Problem& problem) {
         const Indices slots("read_slots", *s.read_slots);
         std::optional<Indices> accepted;
         if (slots.rank() == 2 && problem.phase == Phase::kDecode) {
-            slots.require_shape({n, slots.extent(1)}, "[N, M]");
+            slots.require_shape({n, std::max<std::int64_t>(slots.extent(1), 1)}, "[N, M]");
             if (s.accepted) {
                 accepted.emplace("accepted", *s.accepted);
                 accepted->require_shape({n}, "[N]");
@@ -196,27 +196,20 @@ void bind_checkpoints(const StateArguments& s, Problem& problem) {
     }
 }
 
-void check_slots(const StateArguments& s, const Problem& problem) {
+void check_slots(const Problem& problem) {
     SlotUse use;
     const void* final_pool = problem.final.data;
     const void* initial_pool = problem.initial.data;
     const void* checkpoint_pool = problem.checkpoints.data;
-    const bool in_place = s.initial && s.final && same_memory(*s.initial, *s.final);
-    if (!in_place && s.initial && s.final && may_overlap(*s.initial, *s.final)) {
-        throw Error(ErrorCode::kAlias, "state.final", "memory that overlaps state.initial",
-                    "the same memory with the same strides, or memory of its own");
-    }
-    for (const auto& [other, name] :
-         {std::pair{s.initial, "state.initial"}, std::pair{s.final, "state.final"}}) {
-        if (s.checkpoints && other && !same_memory(*s.checkpoints, *other) &&
-            may_overlap(*s.checkpoints, *other)) {
-            throw Error(ErrorCode::kAlias, "checkpoints",
-                        fmt::format("memory that overlaps {}", name),
-                        "the same pool with the same strides, or memory of its own");
-        }
-    }
+    // Key sums share the states' slots, but may be in place where the states are not.
+    const bool sums_in_place = problem.final_key_sum && problem.initial_key_sum &&
+                               problem.final_key_sum.data == problem.initial_key_sum.data;
     for (std::int64_t n = 0; n < problem.dims.N; ++n) {
         use.write(final_pool, "write_slots", problem.sequences[n].write_slot, n);
+        if (sums_in_place) {
+            use.write(problem.final_key_sum.data, "write_slots", problem.sequences[n].write_slot,
+                      n);
+        }
         for (std::int64_t t = 0; !problem.token_write_slots.empty() && t < problem.dims.T; ++t) {
             use.write(final_pool, "write_slots", problem.token_write_slots[n * problem.dims.T + t],
                       n);
@@ -229,6 +222,9 @@ void check_slots(const StateArguments& s, const Problem& problem) {
     }
     for (std::int64_t n = 0; n < problem.dims.N; ++n) {
         use.read(initial_pool, "read_slots", problem.sequences[n].read_slot, n);
+        if (sums_in_place) {
+            use.read(problem.initial_key_sum.data, "read_slots", problem.sequences[n].read_slot, n);
+        }
     }
 }
 
@@ -266,6 +262,7 @@ void bind_key_sums(const StateArguments& s, Problem& problem) {
 void bind_sequences(const Arguments& arguments, Problem& problem) {
     problem.sequences = split_sequences(arguments.cu_seqlens, problem.dims.B, problem.dims.T);
     problem.dims.N = static_cast<std::int64_t>(problem.sequences.size());
+    check_states(problem.dims);
 }
 
 void bind_states(const Arguments& arguments, Problem& problem) {
@@ -287,7 +284,7 @@ void bind_states(const Arguments& arguments, Problem& problem) {
     mark_padding(s, problem);
     bind_has_initial(s, problem);
     bind_checkpoints(s, problem);
-    check_slots(s, problem);
+    check_slots(problem);
 }
 
 }  // namespace sluice

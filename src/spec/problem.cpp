@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 #include <string_view>
 
 #include "spec/bind_inputs.hpp"
 #include "spec/bind_state.hpp"
 #include "spec/memory.hpp"
+#include "spec/precision.hpp"
 
 namespace sluice {
 
@@ -90,63 +93,63 @@ void bind_output(const Arguments& arguments, Problem& problem) {
     }
 }
 
-/// No output may touch an input, another output, or itself. (State in place, and slots of one pool,
-/// are bind_states()'s.)
+/// Arguments that may be the same memory: states updated in place, and pools that hold both final
+/// states and checkpoints. (Their slots are bind_states()'s business.)
+bool may_share(std::string_view output, std::string_view other) {
+    constexpr std::pair<std::string_view, std::string_view> kAllowed[] = {
+        {"state.final", "state.initial"},
+        {"checkpoints", "state.initial"},
+        {"checkpoints", "state.final"},
+        {"final_key_sum", "initial_key_sum"},
+    };
+    return std::find(std::begin(kAllowed), std::end(kAllowed), std::pair{output, other}) !=
+           std::end(kAllowed);
+}
+
+/// No output may touch an input, another output, or itself, but for the pairs above, and those only
+/// as the same memory with the same strides.
 void check_aliases(const Arguments& arguments) {
     const StateArguments& s = arguments.state;
-    std::vector<std::pair<const char*, const TensorView*>> outputs = {{"o", &arguments.o}};
-    const auto add = [](auto& list, const char* name, const std::optional<TensorView>& view) {
-        if (view) list.emplace_back(name, &*view);
+    std::vector<std::pair<std::string_view, const TensorView*>> all;
+    const auto add = [&](const char* name, const std::optional<TensorView>& view) {
+        if (view) all.emplace_back(name, &*view);
     };
-    add(outputs, "state.final", s.final);
-    add(outputs, "final_key_sum", s.final_key_sum);
-    add(outputs, "checkpoints", s.checkpoints);
-    std::vector<std::pair<const char*, const TensorView*>> inputs;
-    for (const auto& [name, view] : arguments.inputs) inputs.emplace_back(name.c_str(), &view);
-    add(inputs, "cu_seqlens", arguments.cu_seqlens);
-    add(inputs, "read_slots", s.read_slots);
-    add(inputs, "write_slots", s.write_slots);
-    add(inputs, "has_initial", s.has_initial);
-    add(inputs, "accepted", s.accepted);
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const auto& [name, view] = outputs[i];
+    all.emplace_back("o", &arguments.o);
+    add("state.final", s.final);
+    add("final_key_sum", s.final_key_sum);
+    add("checkpoints", s.checkpoints);
+    const std::size_t outputs = all.size();
+    for (const auto& [name, view] : arguments.inputs) all.emplace_back(name, &view);
+    add("cu_seqlens", arguments.cu_seqlens);
+    add("state.initial", s.initial);
+    add("initial_key_sum", s.initial_key_sum);
+    add("read_slots", s.read_slots);
+    add("write_slots", s.write_slots);
+    add("has_initial", s.has_initial);
+    add("accepted", s.accepted);
+    add("checkpoint_sequences", s.checkpoint_sequences);
+    add("checkpoint_positions", s.checkpoint_positions);
+    add("checkpoint_slots", s.checkpoint_slots);
+    for (std::size_t i = 0; i < outputs; ++i) {
+        const auto& [name, view] = all[i];
         if (overlaps_itself(*view)) {
             throw Error(
-                ErrorCode::kStride, name,
+                ErrorCode::kStride, std::string(name),
                 fmt::format("{} with strides {}", describe(*view), to_string(view->strides())),
                 "an output whose elements do not overlap");
         }
-        const auto refuse = [&, name = name](const char* other) {
-            throw Error(ErrorCode::kAlias, name, fmt::format("memory that overlaps {}", other),
-                        "memory of its own");
-        };
-        for (const auto& [other, other_view] : inputs) {
-            if (may_overlap(*view, *other_view)) refuse(other);
-        }
-        // o against every state; the key sums against the states. Pools among themselves share.
-        for (std::size_t j = 0; j < i; ++j) {
-            const bool pools = std::string_view(outputs[j].first) == "state.final" &&
-                               std::string_view(name) == "checkpoints";
-            if (!pools && may_overlap(*view, *outputs[j].second)) refuse(outputs[j].first);
+        for (std::size_t j = 0; j < all.size(); ++j) {
+            const auto& [other, other_view] = all[j];
+            // Two outputs meet once, under the later name.
+            if (i == j || (j < outputs && j > i) || !may_overlap(*view, *other_view)) continue;
+            const bool shares = may_share(name, other);
+            if (shares && same_memory(*view, *other_view)) continue;
+            throw Error(ErrorCode::kAlias, std::string(name),
+                        fmt::format("memory that overlaps {}", other),
+                        shares ? "the same memory with the same strides, or memory of its own"
+                               : "memory of its own");
         }
     }
-    if (s.initial && may_overlap(arguments.o, *s.initial)) {
-        throw Error(ErrorCode::kAlias, "o", "memory that overlaps state.initial",
-                    "memory of its own");
-    }
-    if (s.initial_key_sum && s.final_key_sum && may_overlap(*s.initial_key_sum, *s.final_key_sum) &&
-        !same_memory(*s.initial_key_sum, *s.final_key_sum)) {
-        throw Error(ErrorCode::kAlias, "final_key_sum", "memory that overlaps initial_key_sum",
-                    "the same memory with the same strides, or memory of its own");
-    }
-}
-
-Precision resolve_precision(Precision wanted, const Problem& problem) {
-    if (wanted != Precision::kAuto) return wanted;
-    for (const BoundInput& input : problem.inputs) {
-        if (input.dtype != DType::kFloat64) return Precision::kFloat32;
-    }
-    return Precision::kFloat64;
 }
 
 }  // namespace
@@ -183,7 +186,7 @@ Problem bind(const Spec& spec, const Arguments& arguments, const Options& option
     problem.chunk = options.chunk;
     problem.threads = options.threads;
     problem.batch_invariant = options.batch_invariant;
-    problem.precision = resolve_precision(options.precision, problem);
+    problem.precision = resolve_precision(options.precision, arguments.inputs);
     bind_output(arguments, problem);
     bind_sequences(arguments, problem);
     bind_states(arguments, problem);

@@ -176,6 +176,16 @@ void Spec::validate() const {
                         "one or more axes, each once");
         }
     }
+    for (const Axis axis : {Axis::kB, Axis::kT}) {
+        const bool found = std::any_of(inputs.begin(), inputs.end(), [&](const Input& input) {
+            return contains(input.axes, axis);
+        });
+        if (!found) {
+            throw Error(ErrorCode::kUnsupported, "inputs",
+                        fmt::format("none with axis {}", sluice::to_string(axis)),
+                        "an input with axis B and one with axis T");
+        }
+    }
     const bool delta = update == Update::kDelta;
     const bool rank_one = update == Update::kRankOne;
     if (beta.has_value() != delta) {

@@ -15,7 +15,7 @@ struct GlaShape {
     int keys, math_groups, teams, stages, prepare_registers, math_registers;
 };
 inline constexpr GlaShape kGlaShapes[] = {
-    {128, 2, 1, 2, 64, 160}, {128, 1, 1, 3, 128, 224}, {64, 1, 1, 3, 224, 240}};
+    {128, 2, 1, 2, 64, 160}, {128, 1, 1, 3, 128, 224}, {64, 1, 2, 3, 128, 224}};
 
 /// `input` and `gate` as the header names them: kBFloat16, kFloat16; gates also kFloat32.
 [[nodiscard]] KernelSource gla_kernel(const GlaShape& shape, const std::string& input,

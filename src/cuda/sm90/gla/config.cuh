@@ -44,6 +44,10 @@ struct Config {
                       kMathThreads * kMathRegisters <=
                   kThreads * kLaunchRegisters);
 
+    // Distances inside a stage (kernel.cuh, Stage): k, v, g, q.
+    static constexpr int kGateOffset = kKeyBytes + kValueBytes;
+    static constexpr int kQueryOffset = kGateOffset + kGateBytes;
+
     static_assert(kKeys == 64 || kKeys == 128);
     static_assert(kMathGroups == 1 || kMathGroups == 2);
     static_assert(kTeams == 1 || kTeams == 2);

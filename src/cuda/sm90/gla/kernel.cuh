@@ -50,7 +50,7 @@ struct Stage {
     unsigned char k[Config::kKeyBytes];
     unsigned char v[Config::kValueBytes];
     unsigned char g[Config::kGateBytes];
-    unsigned char q[Config::kStateOnly ? 0 : Config::kKeyBytes];
+    unsigned char q[Config::kStateOnly ? 1024 : Config::kKeyBytes];  // 1,024: never empty
 };
 
 /// What the threads of a team tell each other about a chunk.
@@ -193,11 +193,11 @@ struct Preparer {
         return (row ^ ((r & 7) << 4)) + r * 128;
     }
     __device__ u32 query_address(int stage, int r) const {
-        return key_address(stage, r) + (__builtin_offsetof(Stage, q) - __builtin_offsetof(Stage, k));
+        return key_address(stage, r) + Config::kQueryOffset;
     }
     __device__ u32 gate_address(int stage, int r) const {
         if constexpr (Config::kGate != GateType::kFloat32) {
-            return key_address(stage, r) + (__builtin_offsetof(Stage, g) - __builtin_offsetof(Stage, k));
+            return key_address(stage, r) + Config::kGateOffset;
         }
         const u32 row = shared_address(s.stage[stage].g) + pair / 16 * Config::kBoxBytes +
                         block * Config::kBlock * 128 + pair % 16 * 8;
