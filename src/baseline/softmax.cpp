@@ -7,7 +7,9 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <vector>
 
@@ -191,20 +193,29 @@ void softmax_attention(const SoftmaxArguments& arguments, const SoftmaxOptions& 
     const std::int64_t blocks = (d.T + kQueryBlock - 1) / kQueryBlock;
     const std::int64_t heads = d.B * d.HV;
     const int threads = options.threads > 0 ? options.threads : omp_get_max_threads();
+    const std::int64_t total = heads * blocks;
+    std::atomic<std::int64_t> next = 0;
+    std::exception_ptr failure;
+    // Not an `omp for`: a thread whose buffers cannot be allocated must be able to leave.
 #pragma omp parallel num_threads(threads)
     {
         // Else Eigen would split the products of a team of one over all cores, with other sums.
         omp_set_num_threads(1);
-        Workspace workspace(d.K, d.V);
-        // Late blocks see most keys: they go first, so that the last tasks are short.
-#pragma omp for schedule(dynamic)
-        for (std::int64_t task = 0; task < heads * blocks; ++task) {
-            const std::int64_t head = task % heads;
-            const std::int64_t begin = (blocks - 1 - task / heads) * kQueryBlock;
-            attention.run(head / d.HV, head % d.HV, begin, std::min(kQueryBlock, d.T - begin),
-                          workspace);
+        try {
+            Workspace workspace(d.K, d.V);
+            // Late blocks see most keys: they go first, so that the last tasks are short.
+            for (std::int64_t task = next++; task < total; task = next++) {
+                const std::int64_t head = task % heads;
+                const std::int64_t begin = (blocks - 1 - task / heads) * kQueryBlock;
+                attention.run(head / d.HV, head % d.HV, begin, std::min(kQueryBlock, d.T - begin),
+                              workspace);
+            }
+        } catch (...) {
+#pragma omp critical
+            if (!failure) failure = std::current_exception();
         }
     }
+    if (failure) std::rethrow_exception(failure);
 }
 
 Work softmax_work(const SoftmaxArguments& arguments) {

@@ -82,6 +82,16 @@ std::int64_t value_tile(const Problem& problem, int threads) {
     return std::min(problem.dims.V, tile);
 }
 
+/// By cost per token alone: a chunk may not depend on how many threads or neighbours there are, so
+/// the whole value head stands for the tile. The bf16 mode takes the GPU kernels' chunk.
+int default_chunk(const Problem& problem) {
+    if (problem.precision == Precision::kBFloat16) return 64;
+    constexpr std::array kCandidates = {32, 64, 128};
+    return *std::min_element(kCandidates.begin(), kCandidates.end(), [&](int a, int b) {
+        return token_cost(problem, a, problem.dims.V) < token_cost(problem, b, problem.dims.V);
+    });
+}
+
 std::int64_t workspace_bytes(const Problem& problem, const Plan& plan) {
     const bool wide = plan.precision == Precision::kFloat64;
     std::int64_t bytes = 0;
@@ -125,16 +135,7 @@ Plan make_plan(const Problem& problem, const DeviceSpec& device) {
         plan.kernel = "chunked";
         plan.block = static_cast<int>(kBlock);
         plan.chunk = problem.chunk;
-        if (plan.chunk == 0) {
-            // By cost per token alone: a chunk may not depend on how many threads or neighbours
-            // there are, so the whole value head stands for the tile.
-            constexpr std::array kCandidates = {32, 64, 128};
-            plan.chunk =
-                *std::min_element(kCandidates.begin(), kCandidates.end(), [&](int a, int b) {
-                    return token_cost(problem, a, problem.dims.V) <
-                           token_cost(problem, b, problem.dims.V);
-                });
-        }
+        if (plan.chunk == 0) plan.chunk = default_chunk(problem);
     }
     plan.workspace_bytes = workspace_bytes(problem, plan);
     plan.predicted_us = predicted_us(problem, plan, device);

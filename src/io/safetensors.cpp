@@ -1,18 +1,16 @@
 #include "sluice/safetensors.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <system_error>
 #include <utility>
 
+#include "core/file.hpp"
 #include "io/safetensors_header.hpp"
 #include "sluice/error.hpp"
 
@@ -21,13 +19,6 @@ namespace sluice {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
-
-struct FileCloser {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using FileHandle = std::unique_ptr<std::FILE, FileCloser>;
-
-std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
 /// Bytes that are read once, front to back.
 class Source {
@@ -125,44 +116,6 @@ TensorFile parse(Source& source) {
     return file;
 }
 
-/// A file that takes its final name only when it is whole, and vanishes otherwise.
-class PendingFile {
-  public:
-    explicit PendingFile(const std::filesystem::path& target) : target_(target) {
-        static std::atomic<unsigned> counter{0};
-        // "x" refuses a name that exists: another process's file is never written to.
-        do {
-            temporary_ = target.string() + fmt::format(".tmp{}-{}", ::getpid(), counter++);
-            handle_.reset(std::fopen(temporary_.c_str(), "wbx"));
-        } while (!handle_ && errno == EEXIST);
-        if (!handle_) fail();
-    }
-    ~PendingFile() {
-        if (!committed_) std::remove(temporary_.c_str());
-    }
-    PendingFile(const PendingFile&) = delete;
-    PendingFile& operator=(const PendingFile&) = delete;
-
-    void write(const void* data, std::size_t bytes) {
-        if (std::fwrite(data, 1, bytes, handle_.get()) != bytes) fail();
-    }
-    void commit() {
-        if (std::fclose(handle_.release()) != 0) fail();
-        if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail();
-        committed_ = true;
-    }
-
-  private:
-    [[noreturn]] void fail() const {
-        refuse_file(target_.string(), reason(errno), "a path that can be written");
-    }
-
-    std::filesystem::path target_;
-    std::string temporary_;
-    FileHandle handle_;
-    bool committed_ = false;
-};
-
 /// Widest elements first: then every tensor is aligned to its element, since none may be padded.
 std::vector<TensorEntry> lay_out(const TensorFile& file, const std::string& name) {
     std::vector<TensorEntry> entries;
@@ -209,7 +162,7 @@ TensorFile read_safetensors(const std::filesystem::path& path) {
     const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, problem));
     FileHandle handle(problem ? nullptr : std::fopen(path.c_str(), "rb"));
     if (!handle) {
-        refuse_file(name, problem ? problem.message() : reason(errno),
+        refuse_file(name, problem ? problem.message() : describe_errno(errno),
                     "a readable safetensors file");
     }
     FileSource source(std::move(handle), size, name);
@@ -218,12 +171,6 @@ TensorFile read_safetensors(const std::filesystem::path& path) {
 
 void write_safetensors(const std::filesystem::path& path, const TensorFile& file) {
     const std::string name = path.string();
-    std::error_code ignored;
-    const std::filesystem::file_status status = std::filesystem::status(path, ignored);
-    // Renaming onto a device or a pipe would replace it.
-    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-        refuse_file(name, "something that is not a file", "a file, new or to be replaced");
-    }
     const SafetensorsHeader header{lay_out(file, name), file.metadata};
     const std::string json = format_header(header, name);
     const std::uint64_t header_bytes = json.size();

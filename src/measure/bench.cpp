@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <new>
 #include <optional>
 
 #include "measure/bench_job.hpp"
@@ -50,18 +52,10 @@ Job prepare(const BenchCase& row, const BenchLimits& limits) {
     return job;
 }
 
-}  // namespace
-
-Record predict(const BenchCase& row, const BenchLimits& limits) {
-    return prepare(row, limits).record;
-}
-
-Record measure(const BenchCase& row, const BenchLimits& limits) {
-    Job job = prepare(row, limits);
+Record time_job(const Job& job, bool flush_caches, const BenchLimits& limits) {
     Record record = job.record;
-    if (!record.ran()) return record;
     std::optional<CacheFlusher> flusher;
-    if (row.flush) flusher.emplace(record.device.cache_bytes);
+    if (flush_caches) flusher.emplace(record.device.cache_bytes);
     record.cache = !flusher ? "warm" : flusher->is_complete() ? "flushed" : "partly flushed";
 
     job.fill();
@@ -85,6 +79,32 @@ Record measure(const BenchCase& row, const BenchLimits& limits) {
     record.p90_us = summary.p90;
     record.relative_mad = summary.relative_mad;
     return record;
+}
+
+}  // namespace
+
+Record predict(const BenchCase& row, const BenchLimits& limits) {
+    return prepare(row, limits).record;
+}
+
+Record measure(const BenchCase& row, const BenchLimits& limits) {
+    const Job job = prepare(row, limits);
+    return job.record.ran() ? measure_job(job, row.flush, limits) : job.record;
+}
+
+Record measure_job(const Job& job, bool flush, const BenchLimits& limits) {
+    const auto failed = [&](const std::string& problem) {
+        Record record = job.record;
+        record.skipped = "failed: " + problem;
+        return record;
+    };
+    try {
+        return time_job(job, flush, limits);
+    } catch (const std::bad_alloc&) {
+        return failed("out of memory");
+    } catch (const std::exception& problem) {
+        return failed(problem.what());
+    }
 }
 
 void set_device(const DeviceSpec& device, Record& record) {

@@ -46,7 +46,7 @@ struct BenchLimits {
 [[nodiscard]] Record predict(const BenchCase& row, const BenchLimits& limits);
 
 /// predict(), and unless the row is skipped its measurement. The first call is the warm-up; peak
-/// memory is taken from it.
+/// memory is taken from it. A run that fails is a skipped row that says why.
 [[nodiscard]] Record measure(const BenchCase& row, const BenchLimits& limits);
 
 /// Sets the record's device, and its floor there.

@@ -20,4 +20,8 @@ struct Job {
 /// cannot be allocated, comes back with record.skipped set and nothing to run.
 [[nodiscard]] Job make_job(const BenchCase& row);
 
+/// Fills the job, runs it and gives its record with the measurement. What it throws does not
+/// escape: the record is then a skipped one that says what it was, and other rows go on.
+[[nodiscard]] Record measure_job(const Job& job, bool flush, const BenchLimits& limits);
+
 }  // namespace sluice::measure

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "measure/file.hpp"
+#include "core/file.hpp"
 #include "sluice/error.hpp"
 
 namespace sluice {
@@ -135,19 +135,29 @@ class Reader {
         const Json& value = find(name);
         if (!value.is_number()) refuse(path_ + name, value.dump(), "a number");
         member = value.get<double>();
+        if (!(member >= 0 && member <= kMaxNumber)) {
+            refuse(path_ + name, value.dump(), fmt::format("a number from 0 to {:g}", kMaxNumber));
+        }
     }
-    template <std::integral T>
-    void operator()(const char* name, T& member) {
+    void operator()(const char* name, std::uint64_t& member) {
         const Json& value = find(name);
-        const bool fits =
-            value.is_number_unsigned() || (std::is_signed_v<T> && value.is_number_integer());
-        if (!fits) refuse(path_ + name, value.dump(), "an integer");
-        member = value.get<T>();
+        if (!value.is_number_unsigned()) refuse(path_ + name, value.dump(), "an integer");
+        member = value.get<std::uint64_t>();
+    }
+    void operator()(const char* name, std::int64_t& member) { member = integer(name, kMaxInteger); }
+    void operator()(const char* name, int& member) {
+        member = static_cast<int>(integer(name, kMaxCount));
     }
     void operator()(const char* name, DType& member) {
+        constexpr const char* kAccepted = "float32, bfloat16, float16, float64";
         std::string text;
         (*this)(name, text);
-        member = parse_dtype(text);
+        try {
+            member = parse_dtype(text);
+        } catch (const Error&) {
+            refuse(path_ + name, "'" + text + "'", kAccepted);
+        }
+        if (!is_floating(member)) refuse(path_ + name, "'" + text + "'", kAccepted);
     }
     void operator()(const char* name, Phase& member) {
         std::string text;
@@ -167,7 +177,10 @@ class Reader {
     }
     void operator()(const char* name, Dims& member) {
         Reader inner(find(name), source_, path_ + name + ".");
-        visit_dims(member, inner);
+        // Products of two stay within int64.
+        visit_dims(member, [&](const char* dim, std::int64_t& extent) {
+            extent = inner.integer(dim, kMaxExtent);
+        });
         inner.refuse_surplus();
     }
     void ignore(const char* name) { known_.insert(name); }
@@ -190,11 +203,50 @@ class Reader {
     }
 
   private:
+    // A record's numbers are times, rates, counts and sizes: none is negative, none is larger.
+    static constexpr double kMaxNumber = 1e30;
+    static constexpr std::int64_t kMaxInteger = std::int64_t{1} << 53;
+    static constexpr std::int64_t kMaxExtent = std::int64_t{1} << 31;
+    static constexpr std::int64_t kMaxCount = 1'000'000;  // threads, cores, samples
+
+    std::int64_t integer(const char* name, std::int64_t limit) {
+        const Json& value = find(name);
+        if (!value.is_number_integer()) refuse(path_ + name, value.dump(), "an integer");
+        const bool fits = value.is_number_unsigned() &&
+                          value.get<std::uint64_t>() <= static_cast<std::uint64_t>(limit);
+        if (!fits) refuse(path_ + name, value.dump(), fmt::format("0 to {}", limit));
+        return value.get<std::int64_t>();
+    }
+
     const Json& object_;
     std::string source_;
     std::string path_;
     std::set<std::string> known_;
 };
+
+/// A row that was run has a time, a floor and a shape: everything derived divides by them.
+void check_measured(const Record& record, const Reader& reader, const std::string& path) {
+    constexpr double kShortest_us = 1e-9, kLongest_us = 1e15;
+    const auto check_time = [&](const char* name, double us) {
+        if (us >= kShortest_us && us <= kLongest_us) return;
+        reader.refuse(
+            path + name, fmt::format("{}", us),
+            fmt::format("{:g} to {:g}, for a row that was run", kShortest_us, kLongest_us));
+    };
+    check_time("measured_us", record.measured_us);
+    check_time("floor_us", record.floor_us);
+    check_time("h200_floor_us", record.h200_floor_us);
+    const auto check_count = [&](const std::string& name, std::int64_t value) {
+        if (value < 1) {
+            reader.refuse(path + name, std::to_string(value), ">= 1, for a row that was run");
+        }
+    };
+    check_count("samples", record.samples);
+    check_count("threads", record.threads);
+    visit_dims(record.dims, [&](const char* name, std::int64_t extent) {
+        check_count(std::string("dims.") + name, extent);
+    });
+}
 
 Record parse_record(const Json& object, const std::string& source, const std::string& path) {
     Reader reader(object, source, path);
@@ -206,6 +258,7 @@ Record parse_record(const Json& object, const std::string& source, const std::st
     visit_record(record, reader);
     visit_derived(record, [&](const char* name, const auto&) { reader.ignore(name); });
     reader.refuse_surplus();
+    if (record.ran()) check_measured(record, reader, path);
     return record;
 }
 
@@ -253,11 +306,11 @@ std::vector<Record> parse_records(std::string_view json, const std::string& sour
 }
 
 std::vector<Record> read_records(const std::filesystem::path& path) {
-    return parse_records(measure::read_text(path), path.string());
+    return parse_records(read_text(path), path.string());
 }
 
 void write_records(const std::filesystem::path& path, std::span<const Record> records) {
-    measure::write_text(path, to_json(records));
+    write_text(path, to_json(records));
 }
 
 }  // namespace sluice

@@ -46,6 +46,9 @@ class LogAxis {
     double high_ = 0;
 };
 
+/// Has a place on a logarithmic axis, whose decades can be counted.
+bool is_plottable(double value) { return value >= 1e-30 && value <= 1e30; }
+
 std::string svg_line(double x1, double y1, double x2, double y2, const char* color) {
     return fmt::format(
         "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1, y1,
@@ -80,6 +83,7 @@ std::string curve(const LogAxis& x, const LogAxis& y,
                   const std::vector<std::pair<double, double>>& points, const char* color) {
     std::string path, dots;
     for (const auto& [tokens, us] : points) {
+        if (!is_plottable(tokens) || !is_plottable(us)) continue;
         path += fmt::format("{:.1f},{:.1f} ", x.at(tokens), y.at(us));
         dots += fmt::format(
             "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"><title>T {:.0f}: "
@@ -135,6 +139,7 @@ std::string to_svg(const Curves& curves) {
     std::set<double> lengths;
     for (const auto& [name, points] : curves.lines) {
         for (const auto& [tokens, us] : points) {
+            if (!is_plottable(tokens) || !is_plottable(us)) continue;
             lengths.insert(tokens);
             x.include(tokens);
             y.include(us);

@@ -14,7 +14,7 @@ constexpr double kRoundsUp = 999.5;  // to 1000, at three digits
 
 /// Three significant digits, without an exponent.
 std::string three_digits(double value) {
-    if (value == 0) return "0";
+    if (value == 0 || !std::isfinite(value)) return fmt::format("{}", value);
     const int magnitude = static_cast<int>(std::floor(std::log10(std::abs(value) * 1.0005)));
     return fmt::format("{:.{}f}", value, std::clamp(2 - magnitude, 0, 6));
 }
@@ -26,7 +26,8 @@ std::string format_us(double microseconds) {
     if (microseconds < 1e3 * kRoundsUp) return three_digits(microseconds * 1e-3) + " ms";
     const double seconds = microseconds * 1e-6;
     if (seconds < 59.95) return three_digits(seconds) + " s";
-    const auto whole = static_cast<long long>(std::lround(seconds));
+    if (!(seconds < 1e15)) return fmt::format("{:.3g} s", seconds);
+    const auto whole = static_cast<long long>(std::llround(seconds));
     if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
     return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }

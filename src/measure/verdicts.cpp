@@ -75,7 +75,7 @@ std::string verdict(const Rows& rows) {
         text += " Above 100 %: the data stayed in the cache between runs.";
     }
     text += fmt::format(
-        " On an H200 its floor is {}, {}.",
+        " On an H200 its floor (bf16 rate) is {}, {}.",
         print(range_of(rows, [](const Record& r) { return r.h200_floor_us; }), format_us),
         bound(rows, [](const Record& r) { return memory_bound_on(h200(), r); }));
     text += fmt::format(

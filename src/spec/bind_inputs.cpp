@@ -73,7 +73,7 @@ void refuse_surplus(const Spec& spec, const NamedTensors& given) {
     }
 }
 
-/// Refuses a product of extents over 2^62: every offset and byte count of float64 fits then.
+/// Refuses extents whose bytes do not fit 63 bits even as float64: every offset fits then.
 void check_product(const char* what, std::initializer_list<std::int64_t> extents) {
     std::int64_t product = 8;  // bytes of an element
     for (const std::int64_t extent : extents) {

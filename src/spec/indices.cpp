@@ -21,6 +21,7 @@ Indices::Indices(std::string name, const TensorView& view, Kind kind)
     if (view.device.kind != DeviceKind::kCpu) {
         throw Error(ErrorCode::kDevice, name_, to_string(view.device), "cpu");
     }
+    check_data(name_, view);
 }
 
 void Indices::require_shape(std::initializer_list<std::int64_t> shape, const char* meaning) const {

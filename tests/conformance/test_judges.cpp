@@ -7,6 +7,7 @@
 
 #include "support/guarded.hpp"
 #include "support/instance.hpp"
+#include "support/judged.hpp"
 #include "support/plain.hpp"
 
 namespace sluice::test {
@@ -170,6 +171,28 @@ TEST(Guarded, OutputsArePoisonUntilWritten) {
             EXPECT_FALSE(all_finite(one)) << to_string(dtype);
         });
     }
+}
+
+TEST(Judged, TakesWhatItClaimsAndNothingElse) {
+    Judged backend = {.name = "partial",
+                      .updates = {Update::kAdditive},
+                      .decays = {Decay::kVector},
+                      .precisions = {Precision::kBFloat16},
+                      .phases = {Phase::kPrefill}};
+    const auto takes = [&](const char* form, Precision precision = Precision::kBFloat16,
+                           Phase phase = Phase::kPrefill, bool checkpoints = false) {
+        return backend.takes(find_form(form).make(), precision, phase, checkpoints);
+    };
+    EXPECT_TRUE(takes("gla"));
+    EXPECT_FALSE(takes("kda"));
+    EXPECT_FALSE(takes("simple_gla"));
+    EXPECT_FALSE(takes("user_normalized_gla"));
+    EXPECT_FALSE(takes("gla", Precision::kFloat32));
+    EXPECT_FALSE(takes("gla", Precision::kBFloat16, Phase::kDecode));
+    EXPECT_FALSE(takes("gla", Precision::kBFloat16, Phase::kPrefill, true));
+    backend.normalizers = backend.checkpoints = true;
+    EXPECT_TRUE(takes("user_normalized_gla"));
+    EXPECT_TRUE(takes("gla", Precision::kBFloat16, Phase::kPrefill, true));
 }
 
 // The oracle judged by itself passes every case with the widest margin: what fails elsewhere is not

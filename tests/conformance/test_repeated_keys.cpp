@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "support/judged.hpp"
 #include "support/plain.hpp"
 #include "support/tolerances.hpp"
 
@@ -51,26 +52,31 @@ class RepeatedKeys : public testing::TestWithParam<Setting> {
     }
 
     template <class F>
-    static void for_each_problem(F&& f) {
+    static void for_each_problem(Precision precision, F&& f) {
         for (const std::uint64_t seed : {1, 2, 3}) {
             Plain plain = problem(seed, seed == 3);
             SCOPED_TRACE(fmt::format("seed {}", seed));
-            f(plain, run_oracle(plain));
+            const Outputs oracle = run_oracle(plain);
+            for (const Judged& backend : judged_backends()) {
+                if (!backend.takes(plain.spec, precision, Phase::kPrefill)) continue;
+                SCOPED_TRACE(backend.name);
+                plain.options.backend = backend.name;
+                plain.options.precision = precision;
+                f(plain, oracle);
+            }
         }
     }
 };
 
 TEST_P(RepeatedKeys, Float32TokenByToken) {
-    for_each_problem([](Plain& plain, const Outputs& oracle) {
-        plain.options.precision = Precision::kFloat32;
+    for_each_problem(Precision::kFloat32, [](Plain& plain, const Outputs& oracle) {
         plain.options.algorithm = Algorithm::kRecurrent;
         expect_within(plain, oracle);
     });
 }
 
 TEST_P(RepeatedKeys, Float32InChunks) {
-    for_each_problem([](Plain& plain, const Outputs& oracle) {
-        plain.options.precision = Precision::kFloat32;
+    for_each_problem(Precision::kFloat32, [](Plain& plain, const Outputs& oracle) {
         plain.options.algorithm = Algorithm::kChunked;
         for (const int chunk : {0, 16, 64, 128}) {
             SCOPED_TRACE(fmt::format("chunk {}", chunk));
@@ -82,8 +88,7 @@ TEST_P(RepeatedKeys, Float32InChunks) {
 
 TEST_P(RepeatedKeys, ReducedOperandsInChunksOf64) {
     if (GetParam().dtype == DType::kFloat32) return;
-    for_each_problem([](Plain& plain, const Outputs& oracle) {
-        plain.options.precision = Precision::kBFloat16;
+    for_each_problem(Precision::kBFloat16, [](Plain& plain, const Outputs& oracle) {
         plain.options.chunk = 64;
         expect_within(plain, oracle);
     });

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 namespace sluice::test {
 
@@ -51,6 +53,8 @@ std::string Case::name() const {
 namespace {
 
 constexpr int kCasesPerForm = 22;
+/// Every fifth case is one of decode: 18 of prefill, more than any axis of a Hand has values.
+constexpr int kDecodeEvery = 5;
 constexpr std::uint64_t kSeed = 20240607;
 /// B T HV K V of one case: keeps the whole table within a minute or so.
 constexpr std::int64_t kLargestWork = 5'000'000;
@@ -78,30 +82,80 @@ std::vector<T> list(const T (&values)[N]) {
     return {std::begin(values), std::end(values)};
 }
 
+template <class A, class B>
+std::vector<std::pair<A, B>> products(const std::vector<A>& as, const std::vector<B>& bs) {
+    std::vector<std::pair<A, B>> pairs;
+    for (const A& a : as) {
+        for (const B& b : bs) pairs.emplace_back(a, b);
+    }
+    return pairs;
+}
+
+constexpr Keys kAllKeys[] = {Keys::kRandom, Keys::kNormalized, Keys::kCorrelated, Keys::kIdentical,
+                             Keys::kFour};
+constexpr Beta kAllBetas[] = {Beta::kRandom, Beta::kOne, Beta::kTwo};
+
+/// The axes that each form meets in full. A form's prefill cases are dealt from a hand of its own,
+/// so that no value goes to other forms only; the decode cases of all forms share one.
+struct Hand {
+    explicit Hand(std::uint64_t seed)
+        : tokens(list(kTokenCounts), mix_seed(seed, 1)),
+          gates({Gates::kZero, Gates::kMild, Gates::kStrong, Gates::kSpikes, Gates::kMinusInfinity,
+                 Gates::kAllForget, Gates::kOneChannel},
+                mix_seed(seed, 2)),
+          keys(list(kAllKeys), mix_seed(seed, 3)),
+          keys_and_betas(products(list(kAllKeys), list(kAllBetas)), mix_seed(seed, 4)),
+          states({States::kNone, States::kFinal, States::kDense, States::kInPlace, States::kMasked,
+                  States::kPool, States::kPoolInPlace, States::kPoolShift, States::kPoolMasked},
+                 mix_seed(seed, 5)),
+          packings({Packing::kDense, Packing::kInt32, Packing::kInt64}, mix_seed(seed, 6)),
+          strides({Strides::kContiguous, Strides::kTransposed, Strides::kSliced, Strides::kPadded,
+                   Strides::kInterleaved, Strides::kReversed, Strides::kExpanded},
+                  mix_seed(seed, 7)) {}
+
+    Deck<std::int64_t> tokens;
+    Deck<Gates> gates;
+    Deck<Keys> keys;
+    Deck<std::pair<Keys, Beta>> keys_and_betas;
+    Deck<States> states;
+    Deck<Packing> packings;
+    Deck<Strides> strides;
+};
+
 class Table {
   public:
     std::vector<Case> make() {
         std::vector<Case> table;
+        Hand decode(kSeed);
         for (const Form& form : forms()) {
-            for (int i = 0; i < kCasesPerForm; ++i) table.push_back(deal(form));
+            Hand prefill(random_.next());
+            for (int i = 1; i <= kCasesPerForm; ++i) {
+                const bool decodes = i % kDecodeEvery == 0;
+                table.push_back(deal(form, decodes ? Phase::kDecode : Phase::kPrefill,
+                                     decodes ? decode : prefill));
+            }
         }
         return table;
     }
 
   private:
-    Case deal(const Form& form) {
+    Case deal(const Form& form, Phase phase, Hand& hand) {
         Case c;
         c.form = &form;
+        c.phase = phase;
         c.seed = random_.next();
         choose_dtypes(c);
         c.poison = random_.chance(0.5) ? Poison::kNaN : Poison::kHuge;
-        c.strides = strides_.next();
-        c.states = states_.next();
+        c.strides = hand.strides.next();
+        c.states = hand.states.next();
         c.layout = random_.chance(0.5) ? StateLayout::kKeyFirst : StateLayout::kValueFirst;
         c.threads = random_.chance(0.25) ? 3 : 1;
         choose_algorithm(c);
-        choose_values(c);
-        choose_dims(c);
+        choose_values(c, hand);
+        choose_dims(c, hand);
+        if (phase == Phase::kPrefill) choose_packing(c, hand);
+        c.checkpoints = phase == Phase::kPrefill && c.dims.T >= 64 && !form.make().normalize &&
+                        random_.chance(0.5);
         return c;
     }
 
@@ -127,11 +181,14 @@ class Table {
         c.chunk = c.algorithm == Algorithm::kRecurrent ? 0 : chunks_.next();
     }
 
-    void choose_values(Case& c) {
+    void choose_values(Case& c, Hand& hand) {
         const Spec spec = c.form->make();
-        c.kinds.gates = c.form->gate == GateFormula::kNone ? Gates::kMild : gates_.next();
-        c.kinds.keys = keys_.next();
-        if (c.form->beta != BetaFormula::kNone) c.kinds.beta = betas_.next();
+        if (c.form->gate != GateFormula::kNone) c.kinds.gates = hand.gates.next();
+        if (c.form->beta == BetaFormula::kNone) {
+            c.kinds.keys = hand.keys.next();
+        } else {
+            std::tie(c.kinds.keys, c.kinds.beta) = hand.keys_and_betas.next();
+        }
         if (c.kinds.beta == Beta::kTwo) {
             // Reflections are bounded for repeated unit keys without decay only.
             const bool reachable = c.form->beta != BetaFormula::kSigmoid;
@@ -149,43 +206,35 @@ class Table {
         }
     }
 
-    void choose_dims(Case& c) {
+    void choose_dims(Case& c, Hand& hand) {
         Dims& d = c.dims;
         d.K = channels_k_.next();
         d.V = random_.chance(0.3) ? d.K : channels_v_.next();
-        d.T = tokens_.next();
         const std::int64_t group = groups_.next();
         d.H = 1 + random_.below(3);
         d.HV = d.H * group;
-        d.B = 1 + random_.below(3);
+        if (c.phase == Phase::kPrefill) {
+            d.B = 1 + random_.below(3);
+            d.T = hand.tokens.next();
+        } else {
+            // Decode: few tokens of more sequences.
+            d.B = 3 + random_.below(3);
+            d.T = random_.chance(0.5) ? 1 : 1 + random_.below(4);
+        }
+        // T stays what was dealt; everything else gives way.
         const auto work = [&] { return d.B * d.T * d.HV * d.K * d.V; };
-        if (work() > kLargestWork) d.B = 1;
         if (work() > kLargestWork) d.H = 1, d.HV = group;
+        if (work() > kLargestWork) d.B = 1;
         while (work() > kLargestWork) {
-            const auto* at = std::find(std::begin(kTokenCounts), std::end(kTokenCounts), d.T);
-            d.T = *(at - 1);
+            std::int64_t& larger = d.K > d.V ? d.K : d.V;
+            larger = *(std::find(std::begin(kChannelCounts), std::end(kChannelCounts), larger) - 1);
         }
-        choose_phase(c);
-        choose_packing(c);
-        c.checkpoints = c.phase == Phase::kPrefill && d.T >= 64 && !c.form->make().normalize &&
-                        random_.chance(0.5);
+        d.N = d.B;
     }
 
-    void choose_phase(Case& c) {
-        if (c.dims.T > 17 || random_.chance(0.5)) return;
-        c.phase = Phase::kDecode;
-        // Decode: few tokens of more sequences.
-        c.dims.B = 3 + random_.below(3);
-        c.dims.T = c.dims.T == 1 ? 1 : 1 + random_.below(4);
-    }
-
-    void choose_packing(Case& c) {
-        c.packing = packings_.next();
-        c.dims.N = c.dims.B;
-        if (c.packing == Packing::kDense || c.phase == Phase::kDecode) {
-            c.packing = Packing::kDense;
-            return;
-        }
+    void choose_packing(Case& c, Hand& hand) {
+        c.packing = hand.packings.next();
+        if (c.packing == Packing::kDense) return;
         c.dims.B = 1;
         c.dims.N = 1 + random_.below(5);
         // Cuts may coincide (an empty sequence) or be one apart (a sequence of one token).
@@ -201,26 +250,9 @@ class Table {
     }
 
     Random random_{kSeed};
-    Deck<std::int64_t> tokens_{list(kTokenCounts), kSeed + 1};
     Deck<std::int64_t> channels_k_{list(kChannelCounts), kSeed + 2};
     Deck<std::int64_t> channels_v_{list(kChannelCounts), kSeed + 3};
     Deck<std::int64_t> groups_{list(kGroupSizes), kSeed + 4};
-    Deck<Gates> gates_{{Gates::kZero, Gates::kMild, Gates::kStrong, Gates::kSpikes,
-                        Gates::kMinusInfinity, Gates::kAllForget, Gates::kOneChannel},
-                       kSeed + 5};
-    Deck<Keys> keys_{
-        {Keys::kRandom, Keys::kNormalized, Keys::kCorrelated, Keys::kIdentical, Keys::kFour},
-        kSeed + 6};
-    Deck<Beta> betas_{{Beta::kRandom, Beta::kOne, Beta::kTwo}, kSeed + 7};
-    Deck<States> states_{
-        {States::kNone, States::kFinal, States::kDense, States::kInPlace, States::kMasked,
-         States::kPool, States::kPoolInPlace, States::kPoolShift, States::kPoolMasked},
-        kSeed + 8};
-    Deck<Packing> packings_{{Packing::kDense, Packing::kInt32, Packing::kInt64}, kSeed + 9};
-    Deck<Strides> strides_{
-        {Strides::kContiguous, Strides::kTransposed, Strides::kSliced, Strides::kPadded,
-         Strides::kInterleaved, Strides::kReversed, Strides::kExpanded},
-        kSeed + 10};
     Deck<DType> dtypes_{list(kDTypes), kSeed + 11};
     Deck<DType> gate_dtypes_{{DType::kFloat32, DType::kBFloat16, DType::kFloat16}, kSeed + 12};
     Deck<DType> o_dtypes_{list(kDTypes), kSeed + 13};

@@ -59,7 +59,8 @@ struct Case {
     [[nodiscard]] Regime regime() const;
 };
 
-/// The table, the same on every machine: some twenty cases for each form, in the forms' order.
+/// The table, the same on every machine: some twenty cases for each form, in the forms' order. Each
+/// form meets every token count, kind of gates and keys, state, packing and stride in prefill.
 [[nodiscard]] std::span<const Case> cases();
 
 // The values that every axis of the table takes; a test counts that all of them occur.
