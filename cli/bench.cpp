@@ -10,13 +10,16 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/bench_cases.hpp"
 #include "cli/bench_table.hpp"
 #include "cli/commands.hpp"
+#include "cli/failure.hpp"
 #include "cli/progress.hpp"
 #include "cli/table.hpp"
+#include "core/file.hpp"
 #include "measure/units.hpp"
 #include "measure/verdicts.hpp"
 #include "measure/workloads.hpp"
@@ -37,31 +40,82 @@ struct BenchCommand {
     bool plot = false;
 };
 
+/// As a word that a shell reads back as it was.
+std::string shell_word(const std::string& word) {
+    constexpr std::string_view kPlain =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=,:+@%";
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+    std::string text = "'";
+    for (const char c : word) {
+        if (c == '\'') {
+            text += "'\\''";
+        } else {
+            text += c;
+        }
+    }
+    return text + "'";
+}
+
 std::string command_line() {
     std::ifstream file("/proc/self/cmdline", std::ios::binary);
     std::string text, argument;
     while (std::getline(file, argument, '\0')) {
         if (text.empty()) argument = std::filesystem::path(argument).filename().string();
-        const bool plain = argument.find_first_of(" \"'\\$;&|*?()<>") == std::string::npos;
-        text += (text.empty() ? "" : " ") + (plain ? argument : "'" + argument + "'");
+        text += (text.empty() ? "" : " ") + shell_word(argument);
     }
     return text;
+}
+
+/// The op that a model's layers are, or why it cannot be run.
+struct ModelOp {
+    std::string op, refusal;
+};
+
+ModelOp op_of(const measure::Workload& workload) {
+    try {
+        return {measure::shape_of(workload).op, ""};
+    } catch (const Error& error) {
+        return {"", error.accepted()};
+    }
 }
 
 std::string model_table() {
     Table table({"<model", "<family", "layers", "H", "HV", "K", "V", "<op"});
     for (const measure::Workload& w : measure::workloads()) {
         const auto show = [](std::int64_t n) { return n > 0 ? std::to_string(n) : "?"; };
-        std::string op;
-        try {
-            op = measure::shape_of(w).op;
-        } catch (const Error& error) {
-            op = "refused: " + error.accepted();
-        }
+        const ModelOp op = op_of(w);
         table.add({w.model, w.family, fmt::format("{}/{}", w.layers_recurrent, w.layers_total),
-                   show(w.heads_qk), show(w.heads_v), show(w.dim_k), show(w.dim_v), op});
+                   show(w.heads_qk), show(w.heads_v), show(w.dim_k), show(w.dim_v),
+                   op.refusal.empty() ? op.op : "refused: " + op.refusal});
     }
     return table.to_string();
+}
+
+/// Dimensions that are not published are null, as is the op of a model that cannot be run.
+nlohmann::ordered_json models_json() {
+    const auto number = [](std::int64_t n) {
+        return n > 0 ? nlohmann::ordered_json(n) : nlohmann::ordered_json();
+    };
+    nlohmann::ordered_json models = nlohmann::ordered_json::array();
+    for (const measure::Workload& w : measure::workloads()) {
+        const ModelOp op = op_of(w);
+        nlohmann::ordered_json model = {{"model", w.model},
+                                        {"family", w.family},
+                                        {"layers_recurrent", w.layers_recurrent},
+                                        {"layers_total", w.layers_total},
+                                        {"H", number(w.heads_qk)},
+                                        {"HV", number(w.heads_v)},
+                                        {"K", number(w.dim_k)},
+                                        {"V", number(w.dim_v)},
+                                        {"op", nullptr}};
+        if (op.refusal.empty()) {
+            model["op"] = op.op;
+        } else {
+            model["refused"] = op.refusal;
+        }
+        models.push_back(std::move(model));
+    }
+    return models;
 }
 
 /// Every row's prediction, so that a long run is announced and hopeless rows are known first.
@@ -121,9 +175,21 @@ std::vector<Record> measure_all(const std::vector<measure::BenchCase>& rows,
     return records;
 }
 
+void print_records(const std::vector<Record>& records, const BenchCommand& command,
+                   const Context& context) {
+    if (context.json) {
+        fmt::print("{}", to_json(records));
+        return;
+    }
+    fmt::print("{}", bench_table(records));
+    if (!command.plot && isatty(STDOUT_FILENO) == 0) return;
+    const std::string plot = bench_plot(records);
+    if (!plot.empty()) fmt::print("\n{}", plot);
+}
+
 void run(const BenchCommand& command, Context& context) {
     if (command.list_models) {
-        fmt::print("{}", model_table());
+        fmt::print("{}", context.json ? json_text(models_json()) : model_table());
         return;
     }
     measure::BenchLimits limits = command.limits;
@@ -132,18 +198,19 @@ void run(const BenchCommand& command, Context& context) {
     for (const std::string& refusal : cases.refused) {
         fmt::print(stderr, "skipped: {}\n", refusal);
     }
+    if (!command.output.empty()) require_writable(command.output);
     const std::vector<Record> records = measure_all(cases.rows, limits);
-    if (!command.output.empty()) write_records(command.output, records);
-    if (context.json) {
-        fmt::print("{}", to_json(records));
-    } else {
-        fmt::print("{}", bench_table(records));
-        if (command.plot || isatty(STDOUT_FILENO) != 0) {
-            const std::string plot = bench_plot(records);
-            if (!plot.empty()) fmt::print("\n{}", plot);
-        }
-    }
     if (std::none_of(records.begin(), records.end(), [](const Record& r) { return r.ran(); })) {
+        context.status = 2;
+    }
+    // Shown before they are written: measurements outlive a disk that is full by now.
+    print_records(records, command, context);
+    if (command.output.empty()) return;
+    try {
+        write_records(command.output, records);
+    } catch (const Error& error) {
+        // Standard output has its document; an error object after it would spoil it.
+        fmt::print(stderr, "sluice: {}\n", failure_text(error));
         context.status = 2;
     }
 }
@@ -204,7 +271,8 @@ void add_rows(CLI::App& app, BenchFlags& flags) {
         ->type_name("PHASE,...");
     add_list(app, "--dtype", flags.dtypes, "float32 (default), bfloat16, float16, float64")
         ->type_name("DTYPE,...");
-    add_list(app, "--backend", flags.backends, "cpu (default), oracle")->type_name("NAME,...");
+    add_list(app, "--backend", flags.backends, "cpu (default, or SLUICE_BACKEND), oracle")
+        ->type_name("NAME,...");
     add_list(app, "--algorithm", flags.algorithms, "Of cpu: auto (default), chunked, recurrent")
         ->type_name("NAME,...");
 }
@@ -250,7 +318,7 @@ void add_bench(CLI::App& program, Context& context) {
     add_conditions(app, *command);
     app.add_option("-o,--output", command->output, "Write the records, a JSON array")
         ->type_name("FILE");
-    app.add_flag("--json", context.json, "Print the records instead of the table");
+    app.add_flag("--json", context.json, "Print the records (or the models) as JSON");
     app.add_flag("--plot", command->plot, "Draw latency against T even if not on a terminal");
     app.add_flag("--list-models", command->list_models, "List the models and exit");
     app.footer(kFooter);

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "measure/workloads.hpp"
+#include "runtime/environment.hpp"
 #include "sluice/backend.hpp"
 #include "sluice/error.hpp"
 
@@ -131,6 +132,12 @@ struct Variation {
     Algorithm algorithm;
 };
 
+/// Rows name their backend: a record says what ran.
+std::string default_backend() {
+    const std::string& chosen = environment().backend;
+    return chosen.empty() ? "cpu" : chosen;
+}
+
 std::vector<Variation> variations(const BenchFlags& flags) {
     std::vector<Variation> list;
     for (const std::string& phase : or_default<std::string>(flags.phases, {"prefill"})) {
@@ -140,7 +147,8 @@ std::vector<Variation> variations(const BenchFlags& flags) {
                 throw Error(ErrorCode::kDType, "dtype", dtype,
                             "float32, bfloat16, float16, float64");
             }
-            for (const std::string& backend : or_default<std::string>(flags.backends, {"cpu"})) {
+            for (const std::string& backend :
+                 or_default<std::string>(flags.backends, {default_backend()})) {
                 (void)find_backend(backend);
                 for (const std::string& algorithm :
                      or_default<std::string>(flags.algorithms, {"auto"})) {

@@ -77,7 +77,7 @@ std::string bench_plot(std::span<const Record> records) {
     std::vector<Series> series;
     std::set<std::int64_t> lengths;
     for (const Record& r : records) {
-        if (!r.ran() || r.phase != Phase::kPrefill) continue;
+        if (!r.ran() || r.phase != Phase::kPrefill || r.measured_us <= 0) continue;
         const std::string name = fmt::format("{} {} {}", describe_kernel(r),
                                              describe_curve_shape(r), to_string(r.dtype));
         auto it = std::find_if(series.begin(), series.end(),

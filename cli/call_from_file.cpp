@@ -103,6 +103,11 @@ Options choose_options(const TensorFile& file, const CallOptions& given) {
     options.precision = parse_precision(given.precision);
     options.algorithm = parse_algorithm(given.algorithm);
     options.state_layout = choose_layout(file, given);
+    if (options.algorithm == Algorithm::kRecurrent && options.chunk != 0) {
+        throw Error(ErrorCode::kSurplus, "chunk",
+                    fmt::format("{} with --algorithm recurrent", options.chunk),
+                    "no --chunk: the recurrent algorithm goes token by token");
+    }
     if (!options.scale) {
         if (const auto text = metadata(file, "scale")) options.scale = parse_scale(*text);
     }

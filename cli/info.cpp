@@ -1,12 +1,16 @@
 // sluice info: what this program can run, and on what.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/commands.hpp"
+#include "cli/failure.hpp"
+#include "cli/info_forms.hpp"
 #include "cli/table.hpp"
+#include "cuda/engine/driver.hpp"
 #include "measure/embedded.hpp"
 #include "measure/units.hpp"
 #include "sluice/backend.hpp"
@@ -30,6 +34,11 @@ std::string joined_inputs(const Spec& spec) {
     return text;
 }
 
+std::string driver_text() {
+    const std::string& problem = cuda::driver_problem();
+    return problem.empty() ? "found" : problem;
+}
+
 std::string devices_text() {
     Table table({"<device", "copy", "matmul", "cores", "cache", "<rates"});
     for (const DeviceSpec* device : {&host_device(), &h200()}) {
@@ -39,7 +48,10 @@ std::string devices_text() {
                    format_with_prefix(static_cast<double>(device->cache_bytes), "B"),
                    device->source});
     }
-    return table.to_string() + "CUDA: not built; the H200 row is for floors and predictions\n";
+    return table.to_string() + fmt::format(
+                                   "The H200 row is for floors; its matmul rate is that of bf16.\n"
+                                   "CUDA: no kernel backend yet; driver: {}\n",
+                                   driver_text());
 }
 
 std::string backends_text() {
@@ -60,15 +72,42 @@ std::string variants_text() {
     return table.to_string();
 }
 
-/// One op in full: the recurrence, its inputs, its settings.
+std::string joined(const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
+}
+
+/// One op in full: each form's recurrence and inputs, its settings, and what runs it.
 std::string variant_text(const Variant& variant) {
-    const Spec spec = make_spec(variant.name);
-    std::string text = fmt::format("{}\n{}", variant.summary, spec.to_string());
-    text += fmt::format("  source: {}\n", spec.source);
+    const std::vector<OpForm> forms = forms_of(variant);
+    std::string text = variant.summary + "\n";
+    for (const OpForm& form : forms) {
+        if (!form.given.empty()) text += fmt::format("given {}:\n", form.given);
+        text += form.spec.to_string();
+        if (!form.optional.empty()) text += fmt::format("  optional: {}\n", joined(form.optional));
+    }
+    text += fmt::format("source: {}\n", forms.front().spec.source);
     for (const VariantSetting& setting : variant.settings) {
-        text += fmt::format("  --set {}=...: {}\n", setting.name, setting.meaning);
+        text += fmt::format("--set {}=...: {}\n", setting.name, setting.meaning);
+    }
+    for (const std::string& line : support_of(forms.front().spec)) {
+        text += fmt::format("runs on {}\n", line);
     }
     return text;
+}
+
+nlohmann::ordered_json inputs_json(const OpForm& form) {
+    nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
+    for (const Input& input : form.spec.inputs) {
+        const bool optional = std::find(form.optional.begin(), form.optional.end(), input.name) !=
+                              form.optional.end();
+        inputs.push_back({{"name", input.name},
+                          {"axes", to_string(input.axes)},
+                          {"meaning", input.meaning},
+                          {"optional", optional}});
+    }
+    return inputs;
 }
 
 nlohmann::ordered_json to_json(const DeviceSpec& device) {
@@ -82,24 +121,25 @@ nlohmann::ordered_json to_json(const DeviceSpec& device) {
 }
 
 nlohmann::ordered_json to_json(const Variant& variant) {
-    const Spec spec = make_spec(variant.name);
-    nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
-    for (const Input& input : spec.inputs) {
-        inputs.push_back(
-            {{"name", input.name}, {"axes", to_string(input.axes)}, {"meaning", input.meaning}});
+    nlohmann::ordered_json forms = nlohmann::ordered_json::array();
+    for (const OpForm& form : forms_of(variant)) {
+        forms.push_back({{"given", form.given},
+                         {"inputs", inputs_json(form)},
+                         {"recurrence", form.spec.to_string()}});
     }
     nlohmann::ordered_json settings = nlohmann::ordered_json::array();
     for (const VariantSetting& setting : variant.settings) {
         settings.push_back({{"name", setting.name}, {"meaning", setting.meaning}});
     }
+    const Spec spec = make_spec(variant.name);
     return {{"name", variant.name},
             {"summary", variant.summary},
             {"decay", to_string(spec.decay())},
             {"update", to_string(spec.update)},
             {"source", spec.source},
-            {"inputs", inputs},
+            {"forms", forms},
             {"settings", settings},
-            {"recurrence", spec.to_string()}};
+            {"runs_on", support_of(spec)}};
 }
 
 void print_json(const InfoCommand& command) {
@@ -110,7 +150,7 @@ void print_json(const InfoCommand& command) {
         object = {{"version", measure::embedded::version()},
                   {"commit", measure::embedded::commit()},
                   {"devices", {to_json(host_device()), to_json(h200())}},
-                  {"cuda", false},
+                  {"cuda", {{"kernels", false}, {"driver", driver_text()}}},
                   {"backends", nlohmann::ordered_json::array()},
                   {"ops", nlohmann::ordered_json::array()}};
         for (const Backend* backend : backends()) {
@@ -119,7 +159,7 @@ void print_json(const InfoCommand& command) {
         }
         for (const Variant& variant : variants()) object["ops"].push_back(to_json(variant));
     }
-    fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}", json_text(object));
 }
 
 void run(const InfoCommand& command, const Context& context) {
@@ -138,7 +178,7 @@ void run(const InfoCommand& command, const Context& context) {
 constexpr const char* kFooter =
     "Examples:\n"
     "  sluice info                  devices (this CPU is measured), backends, ops\n"
-    "  sluice info --op kda         one op: its recurrence, inputs and settings\n"
+    "  sluice info --op kda         one op: its forms, inputs and settings, and what runs it\n"
     "  sluice info --verbose        all of them";
 
 }  // namespace

@@ -23,9 +23,11 @@ std::string whole_seconds(double seconds) {
 Progress::Progress(double expected_seconds)
     : visible_(isatty(STDERR_FILENO) != 0), expected_seconds_(expected_seconds) {}
 
-Progress::~Progress() {
+Progress::~Progress() { hide(); }
+
+void Progress::hide() const {
     if (!visible_) return;
-    fmt::print(stderr, "{}", kClearLine);
+    std::fputs(kClearLine, stderr);
     std::fflush(stderr);
 }
 

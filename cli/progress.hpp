@@ -19,6 +19,9 @@ class Progress {
     /// The step that begin() announced is over; it was expected to take this long.
     void end(double expected_seconds);
 
+    /// Clears the line, until the next begin() or end(), for output to the same terminal.
+    void hide() const;
+
   private:
     using Clock = std::chrono::steady_clock;
     void draw() const;

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "cli/commands.hpp"
-#include "measure/file.hpp"
+#include "cli/failure.hpp"
+#include "core/file.hpp"
 #include "sluice/error.hpp"
 #include "sluice/record.hpp"
 
@@ -30,7 +31,30 @@ bool is_html(const std::string& path) {
     throw Error(ErrorCode::kFile, "output", path, "a path that ends in .md or .html");
 }
 
-void run(const ReportCommand& command) {
+/// What was written and where to; the document itself where it went nowhere.
+nlohmann::ordered_json summary(const ReportCommand& command, const measure::Report& report,
+                               const std::string& text) {
+    nlohmann::ordered_json object = {{"records", command.inputs},
+                                     {"rows", report.rows.size()},
+                                     {"skipped", report.skipped.size()},
+                                     {"charts", report.charts.size()},
+                                     {"verdicts", nlohmann::ordered_json::array()}};
+    for (const measure::ReportSection& section : report.verdicts) {
+        for (const std::string& sentence : section.sentences) {
+            object["verdicts"].push_back(sentence);
+        }
+    }
+    object["format"] = is_html(command.output) ? "html" : "markdown";
+    object["bytes"] = text.size();
+    if (command.output.empty()) {
+        object["document"] = text;
+    } else {
+        object["output"] = command.output;
+    }
+    return object;
+}
+
+void run(const ReportCommand& command, const Context& context) {
     const bool html = is_html(command.output);
     std::vector<Record> records;
     for (const std::string& path : command.inputs) {
@@ -39,10 +63,11 @@ void run(const ReportCommand& command) {
     }
     const measure::Report report = measure::make_report(records);
     const std::string text = html ? measure::to_html(report) : measure::to_markdown(report);
-    if (command.output.empty()) {
+    if (!command.output.empty()) write_text(command.output, text);
+    if (context.json) {
+        fmt::print("{}", json_text(summary(command, report, text)));
+    } else if (command.output.empty()) {
         fmt::print("{}", text);
-    } else {
-        measure::write_text(command.output, text);
     }
 }
 
@@ -66,9 +91,9 @@ void add_report(CLI::App& program, Context& context) {
         ->type_name("FILE...");
     app.add_option("-o,--output", command->output, "report.md or report.html (standard output)")
         ->type_name("FILE");
-    app.add_flag("--json", context.json, "Errors as JSON on standard output");
+    app.add_flag("--json", context.json, "Print what was written as a JSON object");
     app.footer(kFooter);
-    app.callback([command] { run(*command); });
+    app.callback([command, &context] { run(*command, context); });
 }
 
 }  // namespace sluice::cli

@@ -5,7 +5,9 @@
 #include <memory>
 
 #include "cli/call_from_file.hpp"
-#include "commands.hpp"
+#include "cli/commands.hpp"
+#include "cli/failure.hpp"
+#include "core/file.hpp"
 
 namespace sluice::cli {
 
@@ -74,7 +76,7 @@ void print_json(const FileCall& call, const CallResult& result, const TensorFile
         {"output", path},
         {"tensors", tensors},
     };
-    fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}", json_text(object));
 }
 
 void run(const RunOptions& options, const Context& context) {
@@ -82,6 +84,7 @@ void run(const RunOptions& options, const Context& context) {
     if (std::filesystem::equivalent(options.input, options.output, ignored)) {
         throw Error(ErrorCode::kFile, options.output, "the input file as output", "another path");
     }
+    require_writable(options.output);
     const FileCall call = load_call(options.input, options.call);
     const DType o_dtype =
         options.o_dtype.empty() ? value_dtype(call) : parse_dtype(options.o_dtype);

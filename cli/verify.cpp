@@ -2,12 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "cli/call_from_file.hpp"
+#include "cli/commands.hpp"
 #include "cli/compare.hpp"
-#include "commands.hpp"
+#include "cli/failure.hpp"
+#include "cli/progress.hpp"
 
 namespace sluice::cli {
 
@@ -143,7 +148,7 @@ class VerdictTable {
         }
     }
     void add_refused(const std::string& file, const std::exception& problem) const {
-        fmt::print("{:<{}}  refused: {}\n", short_name(file), file_width_, problem.what());
+        fmt::print("{:<{}}  refused: {}\n", short_name(file), file_width_, failure_text(problem));
     }
 
   private:
@@ -167,30 +172,54 @@ class VerdictTable {
     std::size_t file_width_ = 4;
 };
 
+/// Reading and recomputing, roughly; the progress line corrects it by what passed.
+double expected_seconds(const std::string& file) {
+    constexpr double kBytesPerS = 50e6;
+    std::error_code ignored;
+    const std::uintmax_t bytes = std::filesystem::file_size(file, ignored);
+    return ignored ? 0 : static_cast<double>(bytes) / kBytesPerS;
+}
+
+/// Verifies a file; its place in the JSON list. The other files are verified whatever this one
+/// throws, and a refused one outweighs a failed one.
+nlohmann::ordered_json verify_one(const std::string& file, const VerifyOptions& options,
+                                  const VerdictTable* table, Progress& progress, Context& context) {
+    std::optional<Verdict> verdict;
+    try {
+        progress.begin(file);
+        verdict = verify_file(file, options);
+    } catch (const std::exception& problem) {
+        context.status = 2;
+        progress.hide();
+        if (table != nullptr) table->add_refused(file, problem);
+        nlohmann::ordered_json object = {{"file", file}};
+        object.update(failure_json(problem));
+        object["pass"] = false;
+        return object;
+    }
+    progress.hide();
+    if (!verdict->pass()) context.status = std::max(context.status, 1);
+    if (table != nullptr) table->add(*verdict);
+    return verdict_json(*verdict);
+}
+
 void verify(const VerifyOptions& options, Context& context) {
     if (options.tolerance && !(*options.tolerance >= 0)) {
         throw Error(ErrorCode::kValue, "tolerance", fmt::format("{}", *options.tolerance), ">= 0");
     }
     std::optional<VerdictTable> table;
     if (!context.json) table.emplace(options.files);
+    double seconds = 0;
+    for (const std::string& file : options.files) seconds += expected_seconds(file);
+    Progress progress(seconds);
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (const std::string& file : options.files) {
-        try {
-            const Verdict verdict = verify_file(file, options);
-            if (!verdict.pass()) context.status = std::max(context.status, 1);
-            if (table) table->add(verdict);
-            files.push_back(verdict_json(verdict));
-        } catch (const Error& error) {
-            // The other files are still verified; a refused one outweighs a failed one.
-            context.status = 2;
-            if (table) table->add_refused(file, error);
-            files.push_back({{"file", file}, {"error", error.what()}, {"pass", false}});
-        }
+        files.push_back(verify_one(file, options, table ? &*table : nullptr, progress, context));
+        std::fflush(stdout);
+        progress.end(expected_seconds(file));
     }
-    if (context.json) {
-        const nlohmann::ordered_json object = {{"pass", context.status == 0}, {"files", files}};
-        fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
-    }
+    if (context.json)
+        fmt::print("{}", json_text({{"pass", context.status == 0}, {"files", files}}));
 }
 
 constexpr const char* kFooter =

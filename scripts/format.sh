@@ -2,6 +2,9 @@
 # clang-format on every C++ file; --check fails on a difference instead of writing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/steps.sh
+ensure_packages scripts/packages-dev.txt
 mode=(-i)
 [ "${1:-}" = --check ] && mode=(--dry-run --Werror)
-find include src cli tests -name '*.hpp' -o -name '*.cpp' | sort | xargs clang-format "${mode[@]}"
+find include src cli tests examples tools -name '*.hpp' -o -name '*.cpp' | sort |
+    xargs clang-format "${mode[@]}"

@@ -10,15 +10,16 @@ step() {
     printf '\n[%3ds] %d. %s\n' $((SECONDS - started)) "$step_number" "$1"
 }
 
-# Installs what scripts/packages.txt lists (as root), or says how and exits 2.
+# ensure_packages [LIST]: installs what LIST (scripts/packages.txt) names (as root), or says how and
+# exits 2.
 ensure_packages() {
-    local missing=() package
+    local list=${1:-scripts/packages.txt} missing=() package
     while read -r package; do
         case $package in '' | '#'*) continue ;; esac
         dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-    done <scripts/packages.txt
+    done <"$list"
     if [ ${#missing[@]} -eq 0 ]; then
-        echo "all packages are there"
+        echo "all packages of $list are there"
         return
     fi
     if ! command -v apt-get >/dev/null; then

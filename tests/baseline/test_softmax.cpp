@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -225,6 +226,17 @@ TEST(SoftmaxWork, CountsTheUnmaskedHalf) {
     EXPECT_DOUBLE_EQ(work.flops, 2.0 * (64.0 * 64 / 2) * (8 + 24) * (2 * 4));
     EXPECT_DOUBLE_EQ(work.bytes_read, 4.0 * 2 * 64 * (4 * 8 + 8 + 24));
     EXPECT_DOUBLE_EQ(work.bytes_written, 4.0 * 2 * 64 * 4 * 24);
+}
+
+TEST(Softmax, BuffersThatCannotBeAllocatedAreAnException) {
+    // Channels past any address space: the buffers fail, and no element is touched.
+    float element = 0;
+    TensorView huge = Tensor::zeros(DType::kFloat32, {1, 1, 1, 1});
+    huge.data = &element;
+    huge.extents[3] = std::int64_t{1} << 57;
+    for (const int threads : {1, 4}) {
+        EXPECT_THROW(softmax_attention({huge, huge, huge, huge}, {{}, threads}), std::bad_alloc);
+    }
 }
 
 }  // namespace

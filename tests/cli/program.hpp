@@ -20,9 +20,11 @@ struct Outcome {
     std::string err;
 };
 
-inline Outcome run_sluice(const std::vector<std::string>& arguments) {
+/// `words`: the program's path and its arguments. Standard output goes to `out_path` if there is
+/// one.
+inline Outcome run_program(std::vector<std::string> words, const std::string& out_path = {}) {
     const ScratchDirectory directory;
-    const std::string out = (directory / "out").string();
+    const std::string out = out_path.empty() ? (directory / "out").string() : out_path;
     const std::string err = (directory / "err").string();
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -30,8 +32,6 @@ inline Outcome run_sluice(const std::vector<std::string>& arguments) {
     posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), kFlags, 0600);
     posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), kFlags, 0600);
 
-    std::vector<std::string> words = {SLUICE_BINARY_DIR "/bin/sluice"};
-    words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -44,9 +44,18 @@ inline Outcome run_sluice(const std::vector<std::string>& arguments) {
     int status = 0;
     waitpid(child, &status, 0);
     if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
-    outcome.out = read_bytes(out);
+    if (out_path.empty()) outcome.out = read_bytes(out);
     outcome.err = read_bytes(err);
     return outcome;
+}
+
+inline std::string sluice_path() { return SLUICE_BINARY_DIR "/bin/sluice"; }
+
+inline Outcome run_sluice(const std::vector<std::string>& arguments,
+                          const std::string& out_path = {}) {
+    std::vector<std::string> words = {sluice_path()};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run_program(words, out_path);
 }
 
 }  // namespace sluice::test

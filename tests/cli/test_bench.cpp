@@ -1,6 +1,10 @@
 // sluice bench, info and report as their users call them: small shapes, all outputs.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -110,6 +114,85 @@ TEST(BenchCommand, ListsModelsAndRefusals) {
     EXPECT_TRUE(contains(outcome.out, "refused: "));
 }
 
+TEST(BenchCommand, ListsModelsAsJson) {
+    const json models = json::parse(run_sluice({"bench", "--list-models", "--json"}).out);
+    ASSERT_GT(models.size(), 5U);
+    int refused = 0;
+    for (const json& model : models) {
+        EXPECT_NE(model["op"].is_string(), model.contains("refused")) << model;
+        refused += model.contains("refused") ? 1 : 0;
+    }
+    EXPECT_GT(refused, 0);
+}
+
+TEST(BenchCommand, OutputThatCannotBeWrittenIsRefusedBeforeMeasuring) {
+    const test::ScratchDirectory directory;
+    const std::string fifo = (directory / "fifo").string();
+    ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+    for (const std::string& path :
+         {fifo, std::string("/dev/null"), (directory / "absent" / "r.json").string()}) {
+        const Outcome outcome = bench({"--op", "gla", "-T", "16", "--output", path});
+        EXPECT_EQ(outcome.status, 2);
+        EXPECT_TRUE(contains(outcome.err, "sluice: " + path + ": got ")) << outcome.err;
+        EXPECT_FALSE(contains(outcome.err, "1 row")) << "it was measured first\n" << outcome.err;
+    }
+    EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+    EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+    EXPECT_EQ(directory.entries(), 1U);
+}
+
+TEST(BenchCommand, TheEnvironmentChoosesTheBackend) {
+    const std::vector<std::string> row = {"--op", "gla", "-T", "16",    "-H",
+                                          "1",    "-K",  "8",  "--json"};
+    setenv("SLUICE_BACKEND", "oracle", 1);
+    const Outcome chosen = bench(row), named = bench(with(row, {"--backend", "cpu"}));
+    unsetenv("SLUICE_BACKEND");
+    EXPECT_EQ(parse_records(chosen.out, "stdout").at(0).backend, "oracle");
+    EXPECT_EQ(parse_records(named.out, "stdout").at(0).backend, "cpu");
+    EXPECT_EQ(parse_records(bench(row).out, "stdout").at(0).backend, "cpu");
+}
+
+TEST(BenchCommand, RecordedCommandsPasteBackIntoAShell) {
+    const test::ScratchDirectory directory;
+    const std::string path = (directory / "it's $HOME & `more`.json").string();
+    ASSERT_EQ(bench({"--op", "gla", "-T", "16", "-H", "1", "-K", "8", "--output", path,
+                     "--gate-dtype", ""})
+                  .status,
+              0);
+    const std::string command = read_records(path).at(0).command;
+    ASSERT_TRUE(command.starts_with("sluice bench ")) << command;
+    // The shell's own reading of it, a word a line.
+    const Outcome echoed = test::run_program({"/bin/sh", "-c", "printf '%s\\n' " + command});
+    EXPECT_TRUE(contains(echoed.out, "\n--output\n" + path + "\n--gate-dtype\n\n"))
+        << command << "\n"
+        << echoed.out;
+}
+
+TEST(Program, UsageErrorsAsJson) {
+    for (const std::vector<std::string>& arguments :
+         std::vector<std::vector<std::string>>{{"bench", "--oops", "--json"},
+                                               {"--json"},
+                                               {"run", "--json"},
+                                               {"bench", "--threads", "-1", "--json"}}) {
+        const Outcome outcome = run_sluice(arguments);
+        EXPECT_EQ(outcome.status, 2);
+        EXPECT_EQ(outcome.err, "");
+        EXPECT_EQ(json::parse(outcome.out)["code"], "usage") << outcome.out;
+    }
+}
+
+TEST(Program, LostOutputIsAFailure) {
+    // Short output is lost when it is flushed at the end, long output before.
+    for (const std::vector<std::string>& arguments :
+         std::vector<std::vector<std::string>>{{"bench", "--list-models"},
+                                               {"info", "--op", "gla"},
+                                               {"info", "--json", "--op", "?"}}) {
+        const Outcome outcome = run_sluice(arguments, "/dev/full");
+        EXPECT_EQ(outcome.status, 2);
+        EXPECT_TRUE(contains(outcome.err, "standard output could not be written")) << outcome.err;
+    }
+}
+
 TEST(BenchCommand, SkippedRowsAreSaidNotSwallowed) {
     const Outcome outcome = run_sluice(
         {"bench", "--sweep", "standard", "--op", "gla", "--max-memory", "0.000001", "--json"});
@@ -192,6 +275,14 @@ TEST(ReportCommand, FromRecordsToDocuments) {
     ASSERT_EQ(run_sluice({"report", records, records, "-o", html}).status, 0);
     EXPECT_TRUE(contains(test::read_bytes(html), "<svg "));
 
+    const json summary = json::parse(run_sluice({"report", records, "-o", html, "--json"}).out);
+    EXPECT_EQ(summary["output"], html);
+    EXPECT_EQ(summary["format"], "html");
+    EXPECT_EQ(summary["rows"], 4);
+    EXPECT_EQ(summary["bytes"], test::read_bytes(html).size());
+    EXPECT_EQ(json::parse(run_sluice({"report", records, "--json"}).out)["document"], printed.out);
+
+    EXPECT_EQ(run_sluice({"report", records, "-o", "/dev/null"}).status, 2);
     EXPECT_EQ(run_sluice({"report", records, "-o", "report.pdf"}).status, 2);
     EXPECT_EQ(run_sluice({"report", markdown}).status, 2);
     EXPECT_EQ(run_sluice({"report", (directory / "nothing.json").string()}).status, 2);
@@ -200,14 +291,17 @@ TEST(ReportCommand, FromRecordsToDocuments) {
 TEST(InfoCommand, DevicesBackendsAndOps) {
     const Outcome outcome = run_sluice({"info"});
     ASSERT_EQ(outcome.status, 0) << outcome.err;
-    for (const char* part : {"sluice ", "NVIDIA H200", "4.28 TB/s", "CUDA: not built", "oracle",
-                             "gated_delta_rule", "q k v g beta"}) {
+    for (const char* part :
+         {"sluice ", "NVIDIA H200", "4.28 TB/s", "CUDA: no kernel backend yet; driver: ", "oracle",
+          "gated_delta_rule", "q k v g beta"}) {
         EXPECT_TRUE(contains(outcome.out, part)) << part;
     }
     const json object = json::parse(run_sluice({"info", "--json"}).out);
     EXPECT_EQ(object["ops"].size(), 9U);
     EXPECT_EQ(object["devices"].size(), 2U);
     EXPECT_EQ(object["backends"][0]["name"], "cpu");
+    EXPECT_EQ(object["cuda"]["kernels"], false);
+    EXPECT_FALSE(object["cuda"]["driver"].get<std::string>().empty());
 }
 
 TEST(InfoCommand, OneOpInFull) {
@@ -216,6 +310,24 @@ TEST(InfoCommand, OneOpInFull) {
     EXPECT_TRUE(contains(outcome.out, "S <- D S + k u^T"));
     EXPECT_TRUE(contains(outcome.out, "--set lower_bound=...: "));
     EXPECT_EQ(run_sluice({"info", "--op", "mamba1"}).status, 2);
+}
+
+TEST(InfoCommand, EveryFormOfAnOp) {
+    const std::string kda = run_sluice({"info", "--op", "kda"}).out;
+    for (const char* part :
+         {"given g_raw and A_log:\n", "given g_raw and A_log, --set lower_bound=-5:\n",
+          "g_raw [B, T, HV, K]: ", "optional: dt_bias\n", "runs on cpu prefill: float32, ",
+          "runs on oracle decode: float32, "}) {
+        EXPECT_TRUE(contains(kda, part)) << part << "\n" << kda;
+    }
+    EXPECT_TRUE(contains(run_sluice({"info", "--op", "mamba2"}).out, "optional: dt_bias, D, z\n"));
+    const std::string gla = run_sluice({"info", "--op", "gla"}).out;
+    EXPECT_FALSE(contains(gla, "given ")) << gla;
+    const json forms = json::parse(run_sluice({"info", "--op", "kda", "--json"}).out)["forms"];
+    ASSERT_EQ(forms.size(), 3U);
+    EXPECT_EQ(forms[0]["given"], "");
+    EXPECT_TRUE(std::any_of(forms[1]["inputs"].begin(), forms[1]["inputs"].end(),
+                            [](const json& i) { return i["name"] == "dt_bias" && i["optional"]; }));
 }
 
 }  // namespace

@@ -308,6 +308,19 @@ TEST_F(RunCommand, WritesNothingWhenRefused) {
     EXPECT_EQ(test::read_bytes(input), before);
 }
 
+TEST_F(RunCommand, TheOutputIsCheckedBeforeTheInputIsRead) {
+    const Outcome outcome =
+        run_sluice({"run", path("absent.safetensors"), "-o", path("absent/out.safetensors")});
+    expect_refused(outcome, path("absent/out.safetensors"));
+    expect_refused(run_sluice({"run", golden("gla_mild"), "-o", "/dev/null"}), "not a file");
+    EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST_F(RunCommand, AChunkBesideTheRecurrentAlgorithmIsRefused) {
+    expect_refused(run(golden("gla_mild"), {"--algorithm", "recurrent", "--chunk", "32"}),
+                   "chunk: got 32 with --algorithm recurrent");
+}
+
 TEST_F(RunCommand, RefusalsAsJson) {
     const Outcome outcome = run(golden("gla_mild"), {"--op", "linear", "--json"});
     EXPECT_EQ(outcome.status, 2);
@@ -486,8 +499,36 @@ TEST_F(VerifyCommand, ARefusedFileDoesNotHideTheOthers) {
     const nlohmann::json object = nlohmann::json::parse(json.out);
     EXPECT_EQ(object.at("pass"), false);
     EXPECT_EQ(object.at("files").at(0).at("pass"), false);
-    EXPECT_TRUE(object.at("files").at(0).contains("error"));
+    EXPECT_EQ(object.at("files").at(0).at("code"), "file");
+    EXPECT_EQ(object.at("files").at(0).at("argument"), path("bad.safetensors"));
+    for (const char* member : {"error", "value", "accepted"}) {
+        EXPECT_TRUE(object.at("files").at(0).contains(member)) << member;
+    }
     EXPECT_EQ(object.at("files").at(1).at("pass"), true);
+}
+
+TEST_F(VerifyCommand, AFileThatDoesNotFitInMemoryDoesNotHideTheOthers) {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "address sanitizer reserves more address space than the limit";
+#endif
+    // 4 GB that take no disk, under a limit of 1 GB.
+    constexpr std::int64_t kBytes = std::int64_t{4} << 30;
+    const std::string large = path("large.safetensors");
+    test::write_bytes(large, test::raw_file(R"({"q":{"dtype":"F32","shape":[1073741824],)"
+                                            R"("data_offsets":[0,4294967296]}})"));
+    std::filesystem::resize_file(large, std::filesystem::file_size(large) + kBytes);
+    const auto limited = [&](const Words& arguments) {
+        return test::run_program(
+            Words{"/bin/sh", "-c", "ulimit -v 1000000; exec \"$0\" \"$@\"", test::sluice_path()} +
+            arguments);
+    };
+    const Outcome outcome = limited({"verify", large, golden("linear")});
+    EXPECT_EQ(outcome.status, 2);
+    expect_contains(outcome.out, "refused: out of memory");
+    expect_contains(outcome.out, "pass");
+    const Outcome run = limited({"run", large, "-o", path("out.safetensors")});
+    EXPECT_EQ(run.status, 2);
+    EXPECT_EQ(run.err, "sluice: out of memory\n");
 }
 
 TEST_F(VerifyCommand, RefusesReferencesOfTheWrongKind) {

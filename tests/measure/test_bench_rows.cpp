@@ -1,9 +1,12 @@
 // Rows of a benchmark: predicted without touching memory, measured, or skipped for a reason.
 #include <gtest/gtest.h>
 
+#include <new>
+#include <stdexcept>
 #include <string>
 
 #include "measure/bench.hpp"
+#include "measure/bench_job.hpp"
 #include "sluice/device.hpp"
 #include "sluice/variants.hpp"
 #include "support/refusal.hpp"
@@ -186,6 +189,17 @@ TEST(Bench, DeviceSetsTheFloor) {
     const double before = r.floor_us;
     set_device(twice, r);
     EXPECT_DOUBLE_EQ(r.floor_us, before / 2);
+}
+
+TEST(Bench, ARunThatFailsIsASkippedRow) {
+    Job job = make_job(small("gla"));
+    job.run = []() -> std::string { throw std::runtime_error("a reason"); };
+    const Record r = measure_job(job, false, kLimits);
+    EXPECT_EQ(r.skipped, "failed: a reason");
+    EXPECT_EQ(r.measured_us, 0);
+    EXPECT_EQ(r.op, "gla");
+    job.run = []() -> std::string { throw std::bad_alloc(); };
+    EXPECT_EQ(measure_job(job, false, kLimits).skipped, "failed: out of memory");
 }
 
 }  // namespace

@@ -131,6 +131,47 @@ TEST(Record, MissingSurplusAndWrongMembersAreRefused) {
               "file | r.json: record 0: device | string | an object");
 }
 
+TEST(Record, NumbersThatCannotBeAreRefused) {
+    Record measured = sample_record();
+    measured.skipped.clear();
+    const json good = parsed(measured);
+    ASSERT_EQ(parse(good).size(), 1U);
+    const auto refused = [&](const char* member, const json& value) {
+        json bad = good;
+        bad[0][json::json_pointer(member)] = value;
+        const std::string text = refusal([&] { (void)parse(bad); });
+        EXPECT_TRUE(text.starts_with("file | r.json: record 0: ")) << member << ": " << text;
+        return text;
+    };
+    EXPECT_EQ(refused("/measured_us", 0),
+              "file | r.json: record 0: measured_us | 0 | 1e-09 to 1e+15, for a row that was run");
+    EXPECT_EQ(refused("/dims/T", 0),
+              "file | r.json: record 0: dims.T | 0 | >= 1, for a row that was run");
+    EXPECT_EQ(refused("/threads", -3), "file | r.json: record 0: threads | -3 | 0 to 1000000");
+    EXPECT_EQ(refused("/dtype", "int99"),
+              "file | r.json: record 0: dtype | 'int99' | float32, bfloat16, float16, float64");
+    for (const char* time : {"/measured_us", "/floor_us", "/h200_floor_us"}) {
+        for (const json& value : {json(-1), json(0), json(1e300), json(5e-324), json(nullptr)}) {
+            refused(time, value);
+        }
+    }
+    for (const char* number : {"/p10_us", "/flops", "/device/copy_bytes_per_s", "/relative_mad"}) {
+        for (const json& value : {json(-1e-3), json(1e31), json("nan")}) refused(number, value);
+    }
+    for (const char* count :
+         {"/threads", "/samples", "/dims/B", "/io_bytes", "/device/multiprocessors"}) {
+        for (const json& value :
+             {json(-1), json(18'446'744'073'709'551'615U), json(1LL << 62), json(2.5)}) {
+            refused(count, value);
+        }
+    }
+    for (const char* type : {"/dtype", "/gate_dtype", "/state_dtype"}) refused(type, "int32");
+    // Numbers past double do not parse at all.
+    std::string text = good.dump();
+    text.replace(text.find("125.5"), 5, "1e999");
+    EXPECT_TRUE(refusal([&] { (void)parse_records(text, "r.json"); }).starts_with("file | r.json"));
+}
+
 TEST(Record, TextThatIsNoArrayIsRefused) {
     EXPECT_EQ(refusal([] { (void)parse_records("[1]", "r.json"); }),
               "file | r.json: record 0 | number | an object");
@@ -151,6 +192,16 @@ TEST(RecordFile, AppearsWholeOrNotAtAll) {
     // Only the file itself is left, no temporary beside it.
     const auto entries = std::filesystem::directory_iterator(path.parent_path());
     EXPECT_EQ(std::distance(begin(entries), end(entries)), 1);
+    // Neither is a device replaced.
+    EXPECT_EQ(refusal([&] { write_records("/dev/null", std::vector{sample_record()}); }),
+              "file | /dev/null | something that is not a file | a file, new or to be replaced");
+    EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+    // A link stays one.
+    const auto link = directory / "link.json";
+    std::filesystem::create_symlink(path, link);
+    write_records(link, std::vector{sample_record()});
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+    EXPECT_EQ(read_records(path).size(), 1U);
     // A path that cannot be written leaves nothing behind and says which it was.
     const auto nowhere = directory / "no" / "such" / "folder.json";
     EXPECT_EQ(

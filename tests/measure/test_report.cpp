@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -117,7 +118,8 @@ TEST(Verdicts, BoundAndDistanceFromTheFloor) {
                          "rows, else compute-bound on this machine by the floor; measured "
                          "at 4.00 to 10 times the floor (10 % to 25 % of it)"))
         << text;
-    EXPECT_TRUE(contains(text, "On an H200 its floor is 0.500 us, memory-bound in 1 of 2 rows"))
+    EXPECT_TRUE(
+        contains(text, "On an H200 its floor (bf16 rate) is 0.500 us, memory-bound in 1 of 2 rows"))
         << text;
     EXPECT_TRUE(contains(text, "Peak memory: 1.10 times inputs and outputs.")) << text;
     EXPECT_TRUE(contains(text, "Predicted time / measured: 0.50 to 1.00.")) << text;
@@ -153,6 +155,8 @@ TEST(Report, MarkdownStatesProvenanceTableVerdictsAndWhatWasSkipped) {
          {"a \"machine\": copy 10.0 GB/s, matmul 100 GFLOP/s (imagined)",
           "sluice 1.2.3, commit abcdef, 2030-01-02", "sluice bench --op gla -T 1", "gates spiky",
           "NVIDIA H200: copy 4.28 TB/s, matmul 800 TFLOP/s",
+          "; its matmul rate is that of bf16, also for rows of another type",
+          "| H200 floor (bf16 rate) |",
           "| gla | prefill | cpu chunked | B1 T256 H4 K128 V128 | float32 | 1.02 ms |",
           "faster from about T = 1024 on",
           "- kda prefill cpu B1 T4096 H4 K128 V128, float32: needs 9 TB of memory"}) {
@@ -207,6 +211,26 @@ TEST(Report, ChartIsStraightOnLogarithmicAxes) {
     EXPECT_NEAR(y[1], (y[0] + y[2]) / 2, 0.11);
     EXPECT_LT(x[0], x[2]);
     EXPECT_GT(y[0], y[2]);  // up is more
+}
+
+TEST(Report, ChartLeavesOutWhatHasNoPlaceOnItsAxes) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const Curves curves{"",
+                        {{"odd",
+                          {{10, 1e2},
+                           {20, 0},
+                           {30, -1},
+                           {40, kInfinity},
+                           {50, NAN},
+                           {60, 5e-324},
+                           {0, 7},
+                           {1000, 1e6}}}}};
+    const std::string svg = to_svg(curves);
+    std::size_t dots = 0;
+    for (std::size_t at = 0; (at = svg.find("<circle", at)) != std::string::npos; ++at) ++dots;
+    EXPECT_EQ(dots, 2U);
+    EXPECT_FALSE(contains(svg, "nan"));
+    EXPECT_FALSE(contains(svg, "inf"));
 }
 
 TEST(Report, OneLengthMakesNoChart) {
