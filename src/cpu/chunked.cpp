@@ -329,11 +329,7 @@ class ChunkedWorker {
         const std::int64_t keys = problem_.dims.K;
         if (decay_.decay() != Decay::kNone) {
             for (std::int64_t k = 0; k < keys; ++k) {
-                const double total = decay_.chunk_total(k);
-                Real* row = state_.data() + k * values_;
-                for (std::int64_t c = 0; c < values_; ++c) {
-                    row[c] = static_cast<Real>(row[c] * total);
-                }
+                scale_state_row(decay_.chunk_total(k), state_.data() + k * values_);
             }
         }
         accumulate<Real>(keys, values_, rows_, {anchored_k_.data(), 1, keys_}, values_of_k(),
@@ -341,6 +337,17 @@ class ChunkedWorker {
         if (update_ == Update::kRankOne) {
             accumulate<Real>(keys, values_, rows_, {anchored_a_.data(), 1, keys_}, u_.data(),
                              values_, state_.data(), values_);
+        }
+    }
+
+    /// row *= factor, the factor to twice the precision: rounded once a chunk it would drift.
+    void scale_state_row(double factor, Real* row) {
+        using S = Simd<Real>;
+        const Real high = static_cast<Real>(factor);
+        const auto low = S::broadcast(static_cast<Real>(factor - static_cast<double>(high)));
+        for (std::int64_t c = 0; c < values_; c += S::kLanes) {
+            const auto x = S::load(row + c);
+            S::store(row + c, S::fma(x, S::broadcast(high), x * low));
         }
     }
 

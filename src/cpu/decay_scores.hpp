@@ -77,7 +77,7 @@ class ChunkDecay {
     AlignedVector<Real> total_;    // of a block
     AlignedVector<Real> before_;   // of all blocks before, per block
     AlignedVector<Real> inverse_;  // 1 / the block's total
-    AlignedVector<double> sum_;    // of log decays: a block's, and since the chunk began
+    AlignedVector<double> sum_;    // of log decays since the chunk began
     AlignedVector<double> chunk_total_;
     AlignedVector<char> factorable_;
 };

@@ -17,6 +17,10 @@
 #include "support/refusal.hpp"
 
 namespace sluice::cuda {
+
+// For the names of parameterised tests.
+void PrintTo(const KernelSource& source, std::ostream* out) { *out << source.to_string(); }
+
 namespace {
 
 namespace fs = std::filesystem;
