@@ -18,7 +18,7 @@ for op in gla simple_gla kda gated_delta_rule; do
 done
 
 step "every variant against softmax attention"
-"$sluice" bench --op all,softmax -B 1 -T 512,1024,2048,4096,8192 -H 4 -K 128 -V 128 \
+"$sluice" bench --op all,softmax -B 1 -T 64,256,1024,4096,8192 -H 4 -K 128 -V 128 \
     --dtype float32 --max-seconds 3 --output report/crossover.json
 
 step "decode, 32 sequences"
