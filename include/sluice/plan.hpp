@@ -24,8 +24,9 @@ struct Plan {
 
     /// Several lines, "name: value".
     [[nodiscard]] std::string to_string() const;
-    /// FNV-1a of everything that can change a result's bits: not threads, nor the value tile (every
-    /// value channel is computed in the same order whatever its tile), nor predictions.
+    /// FNV-1a of everything in a plan that can change a result's bits (states at positions, which
+    /// cut chunks, are the problem's): not threads, nor the value tile (every value channel is
+    /// computed in the same order whatever its tile), nor predictions.
     [[nodiscard]] std::uint64_t hash() const noexcept;
 };
 

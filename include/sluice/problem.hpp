@@ -100,6 +100,11 @@ enum class Phase : unsigned char { kPrefill, kDecode };
 struct Dims {
     std::int64_t B = 0, T = 0, H = 0, HV = 0, K = 0, V = 0;
     std::int64_t N = 0;  // sequences
+
+    [[nodiscard]] std::int64_t extent(Axis axis) const noexcept {
+        const std::int64_t by_axis[kNumAxes] = {B, T, H, HV, K, V};
+        return by_axis[static_cast<int>(axis)];
+    }
 };
 
 /// An input as the back ends read it: element (b, t, h, hv, c) is at `data` plus the dot product of

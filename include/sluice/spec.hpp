@@ -53,6 +53,8 @@ enum class StateLayout : unsigned char {
 };
 [[nodiscard]] const char* to_string(StateLayout layout) noexcept;
 
+inline constexpr double kNormalizerEpsilon = 1e-10;
+
 struct Spec {
     std::string name;     // for messages, records and tables only; no back end looks at it
     std::string summary;  // one line
@@ -69,7 +71,8 @@ struct Spec {
     std::optional<Expr> beta;        // kDelta; axes within B T HV
     std::optional<Expr> rank_one_a;  // kRankOne; axes within B T H HV K
     std::optional<Expr> rank_one_b;  // kRankOne; axes within B T H HV K
-    /// Divide by scale * q_t . n_t + 1e-10 with n_t = D_t n_{t-1} + k_t, n_0 = 0 (additive only).
+    /// Divide by scale * q_t . n_t + kNormalizerEpsilon with n_t = D_t n_{t-1} + k_t, n_0 = 0
+    /// (additive only).
     bool normalize = false;
     Expr output = Expr::input("o");  // over "o" and inputs with axes within B T HV V
 

@@ -11,13 +11,8 @@ namespace sluice::cpu {
 
 namespace {
 
-std::int64_t extent(const Dims& d, const BoundInput& input, Axis axis) {
-    const std::int64_t by_axis[kNumAxes] = {d.B, d.T, d.H, d.HV, d.K, d.V};
-    return input.has(axis) ? by_axis[static_cast<int>(axis)] : 1;
-}
-
 void refuse_nan(const Dims& d, const BoundInput& input) {
-    const auto n = [&](Axis axis) { return extent(d, input, axis); };
+    const auto n = [&](Axis axis) { return input.has(axis) ? d.extent(axis) : 1; };
     const auto s = [&](Axis axis) { return input.stride[static_cast<std::size_t>(axis)]; };
     for (std::int64_t b = 0; b < n(Axis::kB); ++b)
         for (std::int64_t t = 0; t < n(Axis::kT); ++t)

@@ -13,9 +13,6 @@ namespace sluice::cpu {
 
 namespace {
 
-template <class Real>
-constexpr Real kNormalizerEpsilon = Real(1e-10);
-
 /// One row side of the products: q, the delta rule's k, or b. Its block's rows decayed from the
 /// block's start (for scores) and from the chunk's start (for the state).
 template <class Real>
@@ -318,7 +315,8 @@ class ChunkedWorker {
             const std::int64_t divisor = operands_.values();
             for (std::int64_t i = 0; i < kBlock; ++i) {
                 Real* row = o + i * values_;
-                const Real inverse = Real(1) / (row[divisor] + kNormalizerEpsilon<Real>);
+                const Real inverse =
+                    Real(1) / (row[divisor] + static_cast<Real>(kNormalizerEpsilon));
                 for (std::int64_t c = 0; c < divisor; ++c) row[c] *= inverse;
             }
         }

@@ -17,8 +17,8 @@ constexpr std::int64_t kShortSequence = 8;
 /// Value tiles are at least this wide: each tile repeats the scores.
 constexpr std::int64_t kSmallestTile = 32;
 
-// The model: operations by kind, each at its share of the core's matrix-product rate; estimates, set
-// beside measurements in docs/kernels/cpu.md.
+// The model: operations by kind, each at its share of the core's matrix-product rate; estimates,
+// set beside measurements in docs/kernels/cpu.md.
 constexpr double kProductShare = 0.70;      // small products out of the cache
 constexpr double kElementFlops = 6.0;       // one pass over an element: load, multiply, store
 constexpr double kExponentialFlops = 60.0;  // one exp

@@ -14,11 +14,6 @@ constexpr std::int64_t kTile = 32;
 
 using Vector = std::vector<double>;
 
-std::int64_t extent(const Dims& dims, Axis axis) {
-    const std::int64_t by_axis[kNumAxes] = {dims.B, dims.T, dims.H, dims.HV, dims.K, dims.V};
-    return by_axis[static_cast<int>(axis)];
-}
-
 /// Gradients of a tile's operands, dense rows.
 struct OperandGradients {
     OperandGradients(const Dims& dims, std::int64_t columns, Decay decay)
@@ -315,7 +310,7 @@ std::map<std::string, Tensor> oracle_gradient(const Problem& problem, const Name
         std::int64_t stride = 1;
         for (auto axis = input.axes.rbegin(); axis != input.axes.rend(); ++axis) {
             sink.stride[static_cast<std::size_t>(*axis)] = stride;
-            stride *= extent(d, *axis);
+            stride *= d.extent(*axis);
         }
         sinks.push_back(sink);
     }

@@ -8,8 +8,6 @@
 
 namespace sluice::cpu {
 
-inline constexpr double kNormalizerEpsilon = 1e-10;
-
 /// The operands of token `t` of a loaded tile.
 struct Token {
     const double *q, *k, *a, *b, *v;

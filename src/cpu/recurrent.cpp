@@ -164,7 +164,7 @@ class RecurrentWorker {
         const std::int64_t divisor = operands_.values();
         for (std::int64_t t = 0; t < length; ++t) {
             Real* row = o_.data() + t * values_;
-            const Real inverse = Real(1) / (row[divisor] + Real(1e-10));
+            const Real inverse = Real(1) / (row[divisor] + static_cast<Real>(kNormalizerEpsilon));
             for (std::int64_t c = 0; c < divisor; ++c) row[c] *= inverse;
         }
     }

@@ -204,11 +204,6 @@ const Distribution& find_distribution(const Spec& spec, std::string_view input) 
                 "random values for " + known);
 }
 
-std::int64_t extent_of(const Dims& dims, Axis axis) {
-    const std::int64_t by_axis[kNumAxes] = {dims.B, dims.T, dims.H, dims.HV, dims.K, dims.V};
-    return by_axis[static_cast<int>(axis)];
-}
-
 DType dtype_of(const Input& input, const InputOptions& options) {
     const bool per_token =
         std::find(input.axes.begin(), input.axes.end(), Axis::kT) != input.axes.end();
@@ -229,7 +224,7 @@ OwnedInputs allocate_inputs(const Spec& spec, const Dims& dims, const InputOptio
     for (const Input& input : spec.inputs) {
         (void)find_distribution(spec, input.name);
         std::vector<std::int64_t> shape;
-        for (const Axis axis : input.axes) shape.push_back(extent_of(dims, axis));
+        for (const Axis axis : input.axes) shape.push_back(dims.extent(axis));
         inputs.emplace_back(input.name, Tensor::empty(dtype_of(input, options), shape));
     }
     return inputs;

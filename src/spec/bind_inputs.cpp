@@ -101,11 +101,6 @@ void check_dims(const Dims& d) {
     check_product("[B, T, HV, K]", {d.B, d.T, d.HV, d.K});
 }
 
-std::int64_t extent_of(const Dims& dims, Axis axis) {
-    const std::int64_t by_axis[kNumAxes] = {dims.B, dims.T, dims.H, dims.HV, dims.K, dims.V};
-    return by_axis[static_cast<int>(axis)];
-}
-
 }  // namespace
 
 void check_states(const Dims& d) { check_product("[N, HV, K, V]", {d.N, d.HV, d.K, d.V}); }
@@ -122,7 +117,7 @@ BoundInput bind_view(const std::string& name, const TensorView& view, const std:
     check_data(name, view);
     TensorView shaped = view;
     if (is_flattened(view, axes)) {
-        const std::int64_t inner = extent_of(dims, axes[1]);
+        const std::int64_t inner = dims.extent(axes[1]);
         if (view.extents[0] != dims.HV * inner) {
             throw Error(ErrorCode::kShape, name, describe(view),
                         fmt::format("{} = [{}, {}], or flattened [{}]", to_string(axes), dims.HV,
@@ -134,7 +129,7 @@ BoundInput bind_view(const std::string& name, const TensorView& view, const std:
     }
     AxisExtents extents;
     for (int axis = 0; axis < kNumAxes; ++axis) {
-        extents.extent[static_cast<std::size_t>(axis)] = extent_of(dims, static_cast<Axis>(axis));
+        extents.extent[static_cast<std::size_t>(axis)] = dims.extent(static_cast<Axis>(axis));
         extents.from[static_cast<std::size_t>(axis)] = "the other arguments";
     }
     unify(name, shaped, axes, extents);

@@ -6,17 +6,10 @@ namespace sluice {
 
 namespace {
 
+/// Tokens count over all batch rows, so that rows do not.
 std::int64_t extent(const Shape& shape, Axis axis) {
-    const Dims& d = shape.dims;
-    switch (axis) {
-        case Axis::kB: return 1;  // tokens count over all batch rows, below
-        case Axis::kT: return shape.tokens;
-        case Axis::kH: return d.H;
-        case Axis::kHV: return d.HV;
-        case Axis::kK: return d.K;
-        case Axis::kV: return d.V;
-    }
-    return 1;
+    if (axis == Axis::kB) return 1;
+    return axis == Axis::kT ? shape.tokens : shape.dims.extent(axis);
 }
 
 /// Whether the input feeds only the decay: gates have a dtype of their own.

@@ -15,14 +15,8 @@ Spec make(const VariantRequest& request) {
     spec.source = "Yang et al., Gated Delta Networks, 2024";
     spec.inputs = {q(), k(), v()};
     if (has_tensor(request, "g_raw")) {
-        spec.inputs.push_back(
-            {"g_raw", {Axis::kB, Axis::kT, Axis::kHV}, "gate before its formula"});
-        spec.inputs.push_back({"A_log", {Axis::kHV}, "log of the decay rate"});
-        Expr raw = Expr::input("g_raw");
-        if (has_tensor(request, "dt_bias")) {
-            spec.inputs.push_back({"dt_bias", {Axis::kHV}, "added to the raw gate"});
-            raw = raw + Expr::input("dt_bias");
-        }
+        const Expr raw =
+            declare_raw_gate(request, spec, {Axis::kB, Axis::kT, Axis::kHV}, {Axis::kHV});
         spec.log_decay = -exp(Expr::input("A_log")) * softplus(raw);
     } else {
         spec.inputs.push_back(

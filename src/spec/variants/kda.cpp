@@ -17,14 +17,8 @@ Spec make(const VariantRequest& request) {
     spec.inputs = {q(), k(), v()};
     const bool bounded = has_setting(request, "lower_bound");
     if (has_tensor(request, "g_raw") || bounded) {
-        spec.inputs.push_back(
-            {"g_raw", {Axis::kB, Axis::kT, Axis::kHV, Axis::kK}, "gate before its formula"});
-        spec.inputs.push_back({"A_log", {Axis::kHV}, "log of the decay rate"});
-        Expr raw = Expr::input("g_raw");
-        if (has_tensor(request, "dt_bias")) {
-            spec.inputs.push_back({"dt_bias", {Axis::kHV, Axis::kK}, "added to the raw gate"});
-            raw = raw + Expr::input("dt_bias");
-        }
+        const Expr raw = declare_raw_gate(request, spec, {Axis::kB, Axis::kT, Axis::kHV, Axis::kK},
+                                          {Axis::kHV, Axis::kK});
         const Expr rate = exp(Expr::input("A_log"));
         if (bounded) {
             const double bound = number(request, "lower_bound", 0);

@@ -73,6 +73,18 @@ Expr beta_expr(const VariantRequest& request) {
     return form == "sigmoid" ? sigmoid(given) : 2.0 * sigmoid(given);
 }
 
+Expr declare_raw_gate(const VariantRequest& request, Spec& spec, std::vector<Axis> gate_axes,
+                      std::vector<Axis> bias_axes) {
+    spec.inputs.push_back({"g_raw", std::move(gate_axes), "gate before its formula"});
+    spec.inputs.push_back({"A_log", {Axis::kHV}, "log of the decay rate"});
+    Expr raw = Expr::input("g_raw");
+    if (has_tensor(request, "dt_bias")) {
+        spec.inputs.push_back({"dt_bias", std::move(bias_axes), "added to the raw gate"});
+        raw = raw + Expr::input("dt_bias");
+    }
+    return raw;
+}
+
 Expr normalized_if_set(const VariantRequest& request, const std::string& input) {
     Expr given = Expr::input(input);
     return flag(request, kL2NormSetting.name, false) ? l2norm(given) : given;

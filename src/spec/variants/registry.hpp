@@ -37,6 +37,9 @@ bool has_tensor(const VariantRequest& request, const std::string& name);
 extern const VariantSetting kBetaSetting;    // beta = given | sigmoid | 2sigmoid
 extern const VariantSetting kL2NormSetting;  // qk_l2norm = false | true
 Expr beta_expr(const VariantRequest& request);
+/// Declares g_raw, A_log and, where given, dt_bias; returns g_raw + dt_bias.
+Expr declare_raw_gate(const VariantRequest& request, Spec& spec, std::vector<Axis> gate_axes,
+                      std::vector<Axis> bias_axes);
 Expr normalized_if_set(const VariantRequest& request, const std::string& input);
 
 }  // namespace sluice::variant
