@@ -38,6 +38,7 @@ std::string Table::to_string() const {
     };
     add_line(headers_);
     std::vector<std::string> rule;
+    rule.reserve(widths.size());
     for (const std::size_t width : widths) rule.emplace_back(width, '-');
     add_line(rule);
     for (const auto& row : rows_) add_line(row);

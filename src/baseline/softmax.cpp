@@ -192,7 +192,8 @@ void softmax_attention(const SoftmaxArguments& arguments, const SoftmaxOptions& 
     const Attention attention(arguments, d, static_cast<float>(scale));
     const std::int64_t blocks = (d.T + kQueryBlock - 1) / kQueryBlock;
     const std::int64_t heads = d.B * d.HV;
-    const int threads = options.threads > 0 ? options.threads : omp_get_max_threads();
+    const int threads =  // NOLINT: clang without OpenMP does not see its use
+        options.threads > 0 ? options.threads : omp_get_max_threads();
     const std::int64_t total = heads * blocks;
     std::atomic<std::int64_t> next = 0;
     std::exception_ptr failure;

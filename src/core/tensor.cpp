@@ -107,20 +107,19 @@ void set_contiguous(TensorView& view) {
 
 }  // namespace
 
-TensorView::TensorView(void* data_, DType dtype_, std::span<const std::int64_t> shape,
-                       Device device_)
-    : data(data_), dtype(dtype_), device(device_) {
+TensorView::TensorView(void* memory, DType type, std::span<const std::int64_t> shape, Device where)
+    : data(memory), dtype(type), device(where) {
     set_shape(*this, shape);
     set_contiguous(*this);
 }
 
-TensorView::TensorView(void* data_, DType dtype_, std::initializer_list<std::int64_t> shape,
-                       Device device_)
-    : TensorView(data_, dtype_, std::span(shape.begin(), shape.size()), device_) {}
+TensorView::TensorView(void* memory, DType type, std::initializer_list<std::int64_t> shape,
+                       Device where)
+    : TensorView(memory, type, std::span(shape.begin(), shape.size()), where) {}
 
-TensorView::TensorView(void* data_, DType dtype_, std::span<const std::int64_t> shape,
-                       std::span<const std::int64_t> strides, Device device_)
-    : data(data_), dtype(dtype_), device(device_) {
+TensorView::TensorView(void* memory, DType type, std::span<const std::int64_t> shape,
+                       std::span<const std::int64_t> strides, Device where)
+    : data(memory), dtype(type), device(where) {
     set_shape(*this, shape);
     if (strides.size() != shape.size()) {
         throw Error(ErrorCode::kStride, "strides", sluice::to_string(strides),

@@ -21,8 +21,8 @@ struct AlignedAllocator {
     T* allocate(std::size_t n) {
         return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{kAlignmentBytes}));
     }
-    void deallocate(T* p, std::size_t n) noexcept {
-        ::operator delete (p, n * sizeof(T), std::align_val_t{kAlignmentBytes});
+    void deallocate(T* p, std::size_t /*n*/) noexcept {
+        ::operator delete (p, std::align_val_t{kAlignmentBytes});
     }
     friend bool operator==(const AlignedAllocator&, const AlignedAllocator&) { return true; }
 };

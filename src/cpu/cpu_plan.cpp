@@ -64,8 +64,8 @@ double predicted_us(const Problem& problem, const Plan& plan, const DeviceSpec& 
         tokens += static_cast<double>(s.length());
         longest = std::max(longest, s.length());
     }
-    const auto tasks_per_sequence = static_cast<double>(
-        problem.dims.HV * ((problem.dims.V + plan.value_tile - 1) / plan.value_tile));
+    const std::int64_t tiles = (problem.dims.V + plan.value_tile - 1) / plan.value_tile;
+    const auto tasks_per_sequence = static_cast<double>(problem.dims.HV * tiles);
     const double threads = std::min(plan.threads, device.multiprocessors);
     // No thread finishes before the longest task, nor before its share of all.
     const double rounds =
