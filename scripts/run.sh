@@ -12,7 +12,7 @@ Sluice: recurrent-state ("linear") attention. This will
   1. install missing packages   2. configure   3. build the library and the command
   4. verify golden files        5. run a tensor file      6. measure against softmax attention
   7. write a report
-Three minutes or so the first time on two cores; afterwards the measuring remains, under a minute.
+Four minutes or so the first time on two cores, more with packages to install; then half a minute.
 TXT
 
 step "packages"
