@@ -144,8 +144,8 @@ class Problem {
         params_.v = make_map(v, s.v, s.h, s.t, s.b);
         params_.g = make_map(g, s.k, s.h, s.t, s.b);
         params_.o = make_map(o, s.v, s.h, s.t, s.b);
-        params_.final = {state, (long long)s.h * s.k * s.v, (long long)s.k * s.v, s.v, 1, nullptr,
-                         sluice::gla::kStateFloat32, 0};
+        params_.final = {state, (long long)s.b * s.h, (long long)s.h * s.k * s.v, (long long)s.k * s.v, s.v, 1,
+                         {}, sluice::gla::kStateFloat32};
         params_.segment_state = segment_state_;
         params_.segment_decay = segment_decay_;
         params_.tokens = s.t;
@@ -167,18 +167,19 @@ class Problem {
     Problem(const Problem&) = delete;
 
     void run(const std::map<std::string, Kernel>& kernels) {
-        if (case_.segments > 1) launch(kernels.at(case_.kernel + "_state"));
-        launch(kernels.at(case_.kernel));
+        const int segments = case_.segments;
+        if (segments > 1) launch(kernels.at(case_.kernel + "_state"), segments - 1);
+        launch(kernels.at(case_.kernel), segments);
     }
 
     Bf16 *q, *k, *v, *g, *o;
     float* state;
 
   private:
-    void launch(const Kernel& kernel) {
+    void launch(const Kernel& kernel, int segments) {
         void* arguments[] = {&params_};
         const int blocks =
-            case_.shape.b * case_.shape.h * params_.value_tiles * params_.segments;
+            case_.shape.b * case_.shape.h * params_.value_tiles * segments;
         check(cuLaunchKernel(kernel.function, blocks, 1, 1, kernel.threads, 1, 1,
                              kernel.shared_bytes, nullptr, arguments, nullptr),
               "launch");

@@ -1,0 +1,162 @@
+// The math role: the state through a segment's chunks, and the output.
+#pragma once
+
+#include "sm90/gla/state.cuh"
+
+namespace sluice::gla {
+
+__device__ inline void scale_columns(const float* decay, int column,
+                                     State& state) {
+#pragma unroll
+    for (int n = 0; n < kStateRegisters / 4; ++n) {
+        const float2 d = *reinterpret_cast<const float2*>(decay + n * 8 + column);
+        state[4 * n] *= d.x;
+        state[4 * n + 1] *= d.y;
+        state[4 * n + 2] *= d.x;
+        state[4 * n + 3] *= d.y;
+    }
+}
+
+/// State += V^T k~ of sixteen rows.
+__device__ inline void add_block(State& state, u64 v, u64 k) {
+    if constexpr (Config::kWholeStateProduct) {
+        product<1, 1>(state.part[0], v, k, true);
+    } else {
+#pragma unroll
+        for (int half = 0; half < Config::kKeys / 64; ++half) {
+            product<1, 1>(state.part[half], v, advance(k, half * Config::kBoxBytes), true);
+        }
+    }
+}
+
+__device__ inline void keep_state(State& state) {
+#pragma unroll
+    for (auto& part : state.part) keep(part);
+}
+
+/// O^T of a chunk to global memory, through shared memory.
+__device__ inline void store_output(const Params& p, const Task& task, Storage& s,
+                                    const Fragment& at, int chunk, const float (&o)[32]) {
+    const u32 barrier = kMathBarrier + at.group;
+    unsigned char* tile = s.o[at.group];
+    if (at.thread == 0) wait_stores_read<0>();
+    named_barrier(barrier, 128);
+    const int lane = at.thread % 32;
+    // Matrices: values 0-7, 8-15 of the warp's sixteen, tokens of two neighbouring columns of eight.
+    const int value_chunk = at.thread / 32 * 2 + lane / 8 % 2;
+    constexpr bool kHalf = Config::kInput == InputType::kFloat16;
+    const auto pack = [&](float a, float b) {
+        return kHalf ? pack_fp16(a * p.scale, b * p.scale) : pack_bf16(a * p.scale, b * p.scale);
+    };
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        const int token = n * 8 + lane / 16 * 8 + lane % 8;
+        const u32 address =
+            shared_address(tile) + token * 128 + ((value_chunk ^ (token & 7)) << 4);
+        const float* x = o + n * 4;
+        store_matrices_transposed(address, pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]),
+                                  pack(x[6], x[7]));
+    }
+    fence_async_proxy();
+    named_barrier(barrier, 128);
+    const int value = task.value_tile * Config::kValueTile + at.group * 64;
+    const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
+    const int valid = task.length - chunk * Config::kChunk;
+    if (task.packed && valid < Config::kChunk) {
+        // A bulk copy would write into the next sequence.
+        for (int i = at.thread; i < valid * 8; i += 128) {
+            const int row = i / 8;
+            const int v = value + i % 8 * 8;
+            if (v >= p.values) continue;
+            const uint4 x = *reinterpret_cast<const uint4*>(
+                tile + row * 128 + ((i % 8 ^ (row & 7)) << 4));
+            u16* out = static_cast<u16*>(p.o_data) + (token + row) * p.o_token_stride +
+                       task.head * p.o_head_stride + v;
+            *reinterpret_cast<uint4*>(out) = x;
+        }
+    } else if (at.thread == 0) {
+        store_box(reinterpret_cast<const TensorMap*>(&p.o), tile, value, task.head, token,
+                  task.batch);
+        commit_stores();
+    }
+}
+
+__device__ inline void math_warpgroup(const Params& p, const Task& task, Storage& s) {
+    const int thread = static_cast<int>(threadIdx.x) - Config::kPrepareThreads;
+    const Fragment at{thread / 128, thread % 128};
+    State state;
+    start_state(p, task, at, state);
+    // A segment writes the states after its own chunks, the first also the one before.
+    int checkpoint = kNoChunk;
+    if (!Config::kStateOnly && p.checkpoint_count > 0) {
+        checkpoint = next_checkpoint(p, task, task.segment == 0 ? 0 : task.first + 1);
+        if (checkpoint == 0) checkpoint = store_checkpoints(p, task, at, 0, state);
+    }
+    for (int chunk = task.first; chunk < task.end; ++chunk) {
+        const int i = chunk - task.first;
+        const int stage = i % Config::kStages;
+        const int slot = slot_of(i % Config::kTeams, i / Config::kTeams);
+        s.slot_full[slot].wait(phase_of(i / Config::kTeams));
+        const u64 v = operand(s.stage[stage].v + at.group * Config::kBoxBytes);
+        const u64 k = operand(s.stage[stage].k, Config::kBoxBytes);
+        const float* decay = s.slot[slot].decay;
+        const bool direct = Config::kStateOnly || s.slot[slot].direct != 0;
+        float o[32];
+        if constexpr (!Config::kStateOnly) {
+            u32 a[Config::kKeys / 16][4];
+#pragma unroll
+            for (int n = 0; n < Config::kKeys / 16; ++n) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    a[n][e] = pack_bf16(state[n * 8 + e * 2], state[n * 8 + e * 2 + 1]);
+                }
+            }
+            if (direct) scale_columns(decay, at.column(), state);
+            product_begin();
+            const u64 q = operand(s.stage[stage].q);
+            const u64 scores = operand(s.slot[slot].scores);
+#pragma unroll
+            for (int n = 0; n < Config::kKeys / 16; ++n) {
+                product<0>(o, a[n], advance(q, n / 4 * Config::kBoxBytes + n % 4 * 32), n != 0);
+            }
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+                product<1, 0>(o, advance(v, n * 2048), advance(scores, n * 32), true);
+            }
+            product_commit();
+        } else {
+            scale_columns(decay, at.column(), state);
+            product_begin();
+        }
+#pragma unroll
+        for (int n = 0; n < Config::kBlocks; ++n) {
+            add_block(state, advance(v, n * 2048), advance(k, n * 2048));
+        }
+        product_commit();
+        if constexpr (!Config::kStateOnly) {
+            product_wait<1>();
+            keep(o);
+            store_output(p, task, s, at, chunk, o);
+        }
+        product_wait<0>();
+        keep_state(state);
+        if (!direct) scale_columns(decay, at.column(), state);
+        if (thread % 32 == 0) {
+            s.slot_empty[slot].arrive();
+            s.stage_empty[stage].arrive();
+        }
+        if (chunk + 1 == checkpoint) {
+            checkpoint = store_checkpoints(p, task, at, chunk + 1, state);
+        }
+    }
+    if constexpr (Config::kStateOnly) {
+        store_segment(segment_state(p, task, task.segment, at), state);
+    } else {
+        if (task.segment == p.segments - 1) {
+            store_state(p, task, p.final, slot_at(p.final, task.sequence), at, state);
+        }
+        if (at.thread == 0) wait_stores_read<0>();
+    }
+}
+
+}  // namespace sluice::gla

@@ -1,0 +1,397 @@
+// The prepare role: from a chunk's q, k and gates to q~, k~, the scores A and the chunk's decay.
+//
+// Strong chunks. Where the sum of gates leaves the range, q~ k~^T = q 2^b (k 2^-b)^T overflows. The
+// rows from the block of 16 that leaves it first get their scores from levels h = 32, 16, 8, 4, 2, 1
+// instead: rows i of the upper half and j of the lower half of each group of 2 h rows meet at the
+// middle,
+//
+//   A_ij = sum_c (q_i 2^(b_i - b_middle)) (k_j 2^(b_middle - b_j)),
+//
+// both exponents sums of gates and so <= 0, whatever the gates are; the diagonal is q_i . k_i. A level is
+// one tile (q's factors in upper rows, k's in lower ones) multiplied by itself. k~ then decays to the
+// chunk's end. A row block's path depends on no gate after its last row: causality holds bit for bit.
+#pragma once
+
+#include "sm90/gla/storage.cuh"
+
+namespace sluice::gla {
+
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kChunkRange = -100.f;  // bits that a factored chunk may decay
+constexpr float kBlockRange = kChunkRange / Config::kBlocks;
+
+__device__ inline float2 operator+(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+
+/// A thread of the prepare role: two neighbouring key channels of one block of 16 rows.
+struct Preparer {
+    Storage& s;
+    int team;    // takes every kTeams-th chunk
+    int thread;  // in the team
+    int pair;    // channels 2 pair, 2 pair + 1
+    int block;
+
+    __device__ explicit Preparer(Storage& storage, int index)
+        : s(storage),
+          team(Config::kTeams == 1 ? 0 : index / Config::kTeamThreads),
+          thread(index % Config::kTeamThreads),
+          pair(thread % (Config::kKeys / 2)),
+          block(thread / (Config::kKeys / 2)) {}
+
+    __device__ TeamStorage& shared() const { return s.team[team]; }
+    __device__ void barrier() const { named_barrier(kPrepareBarrier + team, Config::kTeamThreads); }
+    __device__ bool barrier_any(bool value) const {
+        return named_barrier_any(kPrepareBarrier + team, Config::kTeamThreads, value);
+    }
+
+    /// Shared address of the thread's channels in row `r` of its block, in a tile of 16-bit elements.
+    __device__ u32 address(const void* tile, int r) const {
+        const u32 row = shared_address(tile) + pair / 32 * Config::kBoxBytes +
+                        block * Config::kBlock * 128 + pair % 32 * 4;
+        return (row ^ ((r & 7) << 4)) + r * 128;
+    }
+    /// In the chunk's k. One swizzled address serves q and the gates too: they lie at fixed distances.
+    __device__ u32 key_address(int stage, int r) const { return address(s.stage[stage].k, r); }
+    __device__ u32 query_address(int stage, int r) const {
+        return key_address(stage, r) + Config::kQueryOffset;
+    }
+    __device__ u32 gate_address(int stage, int r) const {
+        if constexpr (Config::kGate != GateType::kFloat32) {
+            return key_address(stage, r) + Config::kGateOffset;
+        }
+        const u32 row = shared_address(s.stage[stage].g) + pair / 16 * Config::kBoxBytes +
+                        block * Config::kBlock * 128 + pair % 16 * 8;
+        return (row ^ ((r & 7) << 4)) + r * 128;
+    }
+
+    /// `sum` and the thread's gates of row `r`, in bits. Sums of gates are never subtracted from one
+    /// another, so -inf needs no care.
+    __device__ float2 add_gate(float2 sum, int stage, int r) const {
+        const u32 at = gate_address(stage, r);
+        float2 g;
+        if constexpr (Config::kGate == GateType::kFloat32) {
+            g = load_shared_pair(at);
+        } else {
+            const u32 x = load_shared(at);
+            g = Config::kGate == GateType::kBFloat16 ? make_float2(low_bf16(x), high_bf16(x))
+                                                     : make_float2(low_fp16(x), high_fp16(x));
+        }
+        return make_float2(fmaf(g.x, kLog2E, sum.x), fmaf(g.y, kLog2E, sum.y));
+    }
+
+    __device__ static float2 unpack(u32 x) {
+        return Config::kInput == InputType::kBFloat16 ? make_float2(low_bf16(x), high_bf16(x))
+                                                      : make_float2(low_fp16(x), high_fp16(x));
+    }
+    /// A pair of inputs times 2^bits, as bf16.
+    __device__ static u32 scaled(u32 x, float2 bits) {
+        const float2 value = unpack(x);
+        return pack_bf16(value.x * exp2_fast(bits.x), value.y * exp2_fast(bits.y));
+    }
+
+    /// The thread's rows past the sequence's end: no keys, no queries, no decay.
+    __device__ void clear_tail(int stage, int valid) const {
+        for (int r = max(valid - block * Config::kBlock, 0); r < Config::kBlock; ++r) {
+            store_shared(key_address(stage, r), 0);
+            if (!Config::kStateOnly) store_shared(query_address(stage, r), 0);
+            store_shared(gate_address(stage, r), 0);
+            if (Config::kGate == GateType::kFloat32) store_shared(gate_address(stage, r) + 4, 0);
+        }
+    }
+
+    /// The total of a block, for the team's n-th chunk.
+    __device__ float2& total(int n, int of_block) const {
+        return reinterpret_cast<float2*>(shared().total[n % 2][of_block])[pair];
+    }
+    /// The sum of the totals of blocks [begin, end).
+    __device__ float2 totals(int n, int begin, int end) const {
+        float2 sum = make_float2(0.f, 0.f);
+        for (int b = begin; b < end; ++b) sum = sum + total(n, b);
+        return sum;
+    }
+};
+
+/// Running sums of a thread's gates from its block's first row, or only their last.
+struct GateSums {
+    float2 last;
+    float2 running[Config::kKeepSums ? Config::kBlock : 1];
+
+    __device__ GateSums(const Preparer& me, int stage) : last(make_float2(0.f, 0.f)) {
+#pragma unroll
+        for (int r = 0; r < Config::kBlock; ++r) {
+            last = me.add_gate(last, stage, r);
+            if constexpr (Config::kKeepSums) running[r] = last;
+        }
+    }
+};
+
+/// Tells math that the chunk in `slot` is ready: all threads' writes, seen by the tensor cores.
+__device__ inline void publish(Storage& s, int slot) {
+    fence_async_proxy();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) s.slot_full[slot].arrive();
+}
+
+/// A warpgroup's columns of the 64 x 64 scores, in registers as products leave them.
+struct Scores {
+    static constexpr int kColumns = 64 / Config::kPrepareGroups;
+    float x[kColumns / 2];
+
+    /// Calls f(value, i, j) for each.
+    template <class F>
+    __device__ void for_each(int thread, F&& f) {
+        const int row = thread % 128 / 32 * 16 + thread % 32 / 4;
+        const int column = thread / 128 * kColumns + thread % 4 * 2;
+#pragma unroll
+        for (int e = 0; e < kColumns / 2; ++e) {
+            f(x[e], row + e / 2 % 2 * 8, column + e / 4 * 8 + e % 2);
+        }
+    }
+
+    /// Products of the rows of two tiles. All of the team's writes come before.
+    __device__ void multiply(const void* rows, const void* columns, int thread) {
+        product_begin();
+        const u64 a = operand(rows);
+        const u64 b = advance(operand(columns), thread / 128 * kColumns * 128);
+#pragma unroll
+        for (int step = 0; step < Config::kKeys / 16; ++step) {
+            const u32 at = step / 4 * Config::kBoxBytes + step % 4 * 32;
+            product<0, 0>(x, advance(a, at), advance(b, at), step != 0);
+        }
+        product_commit();
+        product_wait<0>();
+        keep(x);
+    }
+
+    /// To the slot, as bf16; what is after the row is zero: by selection, for it may be infinite.
+    __device__ void store(unsigned char* tile, int thread) {
+        for_each(thread, [](float& value, int i, int j) { value = j <= i ? value : 0.f; });
+        const u32 base = shared_address(tile);
+        const int row = thread % 128 / 32 * 16 + thread % 32 / 4;
+        const int column = thread / 128 * kColumns + thread % 4 * 2;
+#pragma unroll
+        for (int e = 0; e < kColumns / 2; e += 2) {
+            const int i = row + e / 2 % 2 * 8;
+            const int j = column + e / 4 * 8;
+            store_shared(base + i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2,
+                         pack_bf16(x[e], x[e + 1]));
+        }
+    }
+};
+
+/// Rows past the sequence's end hold its neighbour: zero times infinity is NaN, so V is cleared.
+/// fp16 values become bf16.
+__device__ inline void prepare_values(Storage& s, int stage, int valid, int thread) {
+    constexpr bool kConvert = Config::kInput == InputType::kFloat16;
+    if (valid >= Config::kChunk && !kConvert) return;
+    const u32 base = shared_address(s.stage[stage].v);
+    for (int at = thread; at < Config::kValueBytes / 4; at += Config::kTeamThreads) {
+        const int row = at * 4 / 128 % Config::kChunk;
+        if (row >= valid) {
+            store_shared(base + at * 4, 0);
+        } else if (kConvert) {
+            const float2 x = Preparer::unpack(load_shared(base + at * 4));
+            store_shared(base + at * 4, pack_bf16(x.x, x.y));
+        }
+    }
+}
+
+/// q~ and k~ of the thread's rows, in place; `start` bits at the block's first row.
+__device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
+                                  const GateSums& sums) {
+    constexpr int kBatch = 4;  // loads in flight before the first use
+    float2 sum = start;
+#pragma unroll
+    for (int first = 0; first < Config::kBlock; first += kBatch) {
+        float2 b[kBatch];
+        u32 k[kBatch];
+        u32 q[kBatch];
+#pragma unroll
+        for (int r = 0; r < kBatch; ++r) {
+            if constexpr (Config::kKeepSums) {
+                b[r] = start + sums.running[first + r];
+            } else {
+                b[r] = sum = me.add_gate(sum, stage, first + r);
+            }
+            k[r] = load_shared(me.key_address(stage, first + r));
+            q[r] = load_shared(me.query_address(stage, first + r));
+        }
+#pragma unroll
+        for (int r = 0; r < kBatch; ++r) {
+            store_shared(me.key_address(stage, first + r),
+                         Preparer::scaled(k[r], make_float2(-b[r].x, -b[r].y)));
+            store_shared(me.query_address(stage, first + r), Preparer::scaled(q[r], b[r]));
+        }
+    }
+}
+
+/// k of the thread's rows decayed to the chunk's end, in place; `after` bits from the block's end.
+__device__ inline void decay_keys(const Preparer& me, int stage, float2 after) {
+    float2 sum = after;
+#pragma unroll
+    for (int r = Config::kBlock - 1; r >= 0; --r) {
+        const u32 at = me.key_address(stage, r);
+        store_shared(at, Preparer::scaled(load_shared(at), sum));
+        sum = me.add_gate(sum, stage, r);
+    }
+}
+
+// ---- strong chunks -------------------------------------------------------------------------------
+
+/// The first block whose end leaves the chunk's range; kBlocks: none. Called by the whole team.
+__device__ inline int find_overflow(const Preparer& me, int n) {
+    TeamStorage& team = me.shared();
+    if (me.thread == 0) team.first_overflow = Config::kBlocks;
+    me.barrier();
+    const float2 end = me.totals(n, 0, me.block + 1);
+    // NaN compares false: it takes the careful way.
+    if (!(end.x > kChunkRange && end.y > kChunkRange)) atomicMin(&team.first_overflow, me.block);
+    me.barrier();
+    return team.first_overflow;
+}
+
+/// The thread's rows of a level's tile. `start`: bits between the middle and the thread's block.
+__device__ inline void write_level(const Preparer& me, int stage, int h, float2 start) {
+    const float2 zero = make_float2(0.f, 0.f);
+    unsigned char* tile = me.shared().level;
+    float2 sum = start;
+#pragma unroll
+    for (int r = 0; r < Config::kBlock; ++r) {
+        if (!((me.block * Config::kBlock + r) & h)) continue;
+        if (r > 0 && (r & (h - 1)) == 0) sum = zero;
+        sum = me.add_gate(sum, stage, r);
+        store_shared(me.address(tile, r),
+                     Preparer::scaled(load_shared(me.query_address(stage, r)), sum));
+    }
+    sum = start;
+#pragma unroll
+    for (int r = Config::kBlock - 1; r >= 0; --r) {
+        if ((me.block * Config::kBlock + r) & h) continue;
+        if (r < Config::kBlock - 1 && ((r + 1) & (h - 1)) == 0) sum = zero;
+        store_shared(me.address(tile, r),
+                     Preparer::scaled(load_shared(me.key_address(stage, r)), sum));
+        sum = me.add_gate(sum, stage, r);
+    }
+}
+
+/// Bits between a level's middle and the thread's block.
+__device__ inline float2 level_start(const Preparer& me, int n, int h) {
+    if (h == 32 && me.block == 3) return me.total(n, 2);
+    if (h == 32 && me.block == 0) return me.total(n, 1);
+    return make_float2(0.f, 0.f);
+}
+
+/// A chunk whose blocks from `first` on leave the range: scores to the slot, q~ and k~ in place, k~
+/// decayed to the chunk's end.
+__device__ inline void prepare_strong(const Preparer& me, int n, int stage, int slot, int first) {
+    Storage& s = me.s;
+    unsigned char* tile = me.shared().level;
+    Scores all;
+    Scores part;
+    all.multiply(s.stage[stage].q, s.stage[stage].k, me.thread);
+    all.for_each(me.thread, [](float& value, int i, int j) { value = i == j ? value : 0.f; });
+#pragma unroll 1
+    for (int h = Config::kChunk / 2; h >= 1; h /= 2) {
+        write_level(me, stage, h, level_start(me, n, h));
+        fence_async_proxy();
+        me.barrier();
+        part.multiply(tile, tile, me.thread);
+        int e = 0;
+        part.for_each(me.thread, [&](float value, int i, int j) {
+            const int distance = i ^ j;
+            const bool meet = (i & h) != 0 && distance >= h && distance < 2 * h;
+            all.x[e] += meet ? value : 0.f;
+            ++e;
+        });
+        me.barrier();
+    }
+    // The rows before `first` as in a chunk that is not strong, bit for bit.
+    const float2 start = me.totals(n, 0, me.block);
+    float2 sum = start;
+#pragma unroll
+    for (int r = 0; r < Config::kBlock; ++r) {
+        sum = me.add_gate(sum, stage, r);
+        const u32 key = load_shared(me.key_address(stage, r));
+        const u32 factored = Preparer::scaled(key, make_float2(-sum.x, -sum.y));
+        store_shared(me.address(tile, r), me.block < first ? factored : 0);
+        const u32 at = me.query_address(stage, r);
+        store_shared(at, Preparer::scaled(load_shared(at), sum));
+    }
+    fence_async_proxy();
+    me.barrier();
+    part.multiply(s.stage[stage].q, tile, me.thread);
+    int e = 0;
+    part.for_each(me.thread, [&](float value, int i, int) {
+        all.x[e] = i / Config::kBlock < first ? value : all.x[e];
+        ++e;
+    });
+    decay_keys(me, stage, me.totals(n, me.block + 1, Config::kBlocks));
+    all.store(s.slot[slot].scores, me.thread);
+}
+
+// ---- the role ------------------------------------------------------------------------------------
+
+/// The segment's decay, for the first launch of a split sequence: every team's share, in order.
+__device__ inline void store_segment_decay(const Params& p, const Task& task, const Preparer& me,
+                                           float2 bits) {
+    if (me.block == 0) me.total(0, 0) = bits;
+    named_barrier(kTeamsBarrier, Config::kPrepareThreads);
+    if (me.team != 0 || me.block != 0 || task.value_tile != 0) return;
+    float2 all = make_float2(0.f, 0.f);
+    for (int t = 0; t < Config::kTeams; ++t) {
+        all = all + reinterpret_cast<const float2*>(me.s.team[t].total[0][0])[me.pair];
+    }
+    const long long row =
+        (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments + task.segment;
+    reinterpret_cast<float2*>(p.segment_decay + row * Config::kKeys)[me.pair] =
+        make_float2(exp2_fast(all.x), exp2_fast(all.y));
+}
+
+__device__ inline void prepare_warpgroup(const Params& p, const Task& task, Storage& s) {
+    const Preparer me(s, static_cast<int>(threadIdx.x));
+    float2 segment = make_float2(0.f, 0.f);
+    for (int chunk = task.first + me.team; chunk < task.end; chunk += Config::kTeams) {
+        const int i = chunk - task.first;
+        const int n = i / Config::kTeams;
+        const int stage = i % Config::kStages;
+        const int valid = min(task.length - chunk * Config::kChunk, Config::kChunk);
+        s.stage_full[stage].wait(i / Config::kStages & 1);
+        if (valid < Config::kChunk) me.clear_tail(stage, valid);
+        const GateSums sums(me, stage);
+        me.total(n, me.block) = sums.last;
+        prepare_values(s, stage, valid, me.thread);
+        int first = Config::kBlocks;
+        if constexpr (Config::kStateOnly) {
+            me.barrier();
+        } else {
+            // The products read what clear_tail() wrote.
+            if (valid < Config::kChunk) fence_async_proxy();
+            const bool mild = sums.last.x > kBlockRange && sums.last.y > kBlockRange;
+            if (me.barrier_any(!mild)) first = find_overflow(me, n);
+        }
+        const int slot = slot_of(me.team, n);
+        if (n >= Config::kSlots) s.slot_empty[slot].wait(phase_of(n) ^ 1);
+        const float2 whole = me.totals(n, 0, Config::kBlocks);
+        if (me.block == 0) {
+            reinterpret_cast<float2*>(s.slot[slot].decay)[me.pair] =
+                make_float2(exp2_fast(whole.x), exp2_fast(whole.y));
+            segment = segment + whole;
+        }
+        if (me.thread == 0) s.slot[slot].direct = first < Config::kBlocks;
+        if constexpr (Config::kStateOnly) {
+            decay_keys(me, stage, me.totals(n, me.block + 1, Config::kBlocks));
+        } else if (first < Config::kBlocks) {
+            prepare_strong(me, n, stage, slot, first);
+        } else {
+            scale_rows(me, stage, me.totals(n, 0, me.block), sums);
+            fence_async_proxy();
+            me.barrier();
+            Scores scores;
+            scores.multiply(s.stage[stage].q, s.stage[stage].k, me.thread);
+            scores.store(s.slot[slot].scores, me.thread);
+        }
+        publish(s, slot);
+    }
+    if constexpr (Config::kStateOnly) store_segment_decay(p, task, me, segment);
+}
+
+}  // namespace sluice::gla

@@ -1,0 +1,105 @@
+// What the roles of the GLA kernel share: a block's shared memory, and what the block works on.
+#pragma once
+
+#include "sm90/gla/config.cuh"
+#include "sm90/gla/params.cuh"
+#include "tile/ptx.cuh"
+
+namespace sluice::gla {
+
+using namespace tile;
+
+constexpr int kSharedBytes = 227 * 1024;  // of a block; aligned to 1,024 by the kernel
+
+/// Named barriers (0 is __syncthreads): one for each team and each math warpgroup.
+enum NamedBarrier : u32 {
+    kPrepareBarrier = 1,
+    kMathBarrier = kPrepareBarrier + Config::kTeams,
+    kTeamsBarrier = kMathBarrier + Config::kMathGroups,
+};
+
+/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled.
+struct Stage {
+    unsigned char k[Config::kKeyBytes];
+    unsigned char v[Config::kValueBytes];
+    unsigned char g[Config::kGateBytes];
+    unsigned char q[Config::kStateOnly ? 1024 : Config::kKeyBytes];  // 1,024: never empty
+};
+
+/// What the threads of a team tell each other about a chunk.
+struct alignas(1024) TeamStorage {
+    unsigned char level[Config::kStateOnly ? 1024 : Config::kKeyBytes];  // a tile of strong chunks
+    float total[2][Config::kBlocks][Config::kKeys];  // what a block of rows decays, bits
+    int first_overflow;                              // block that leaves the chunk's range first
+};
+
+/// A chunk on its way from prepare to math.
+struct alignas(1024) SlotStorage {
+    unsigned char scores[Config::kStateOnly ? 1024 : Config::kBoxBytes];
+    float decay[Config::kKeys];  // of the chunk, a factor for the state
+    int direct;                  // k~ decays to the chunk's end: scale the state before adding to it
+};
+
+struct alignas(1024) Storage {
+    Stage stage[Config::kStages];
+    unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+    SlotStorage slot[Config::kTeams * Config::kSlots];
+    TeamStorage team[Config::kTeams];
+    Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
+    Barrier slot_full[Config::kTeams * Config::kSlots], slot_empty[Config::kTeams * Config::kSlots];
+};
+static_assert(sizeof(Storage) + 1023 <= kSharedBytes);
+
+/// Where a team's n-th chunk goes, and when: the barriers' phase.
+__device__ inline int slot_of(int team, int n) { return team * Config::kSlots + n % Config::kSlots; }
+__device__ inline u32 phase_of(int n) { return n / Config::kSlots & 1; }
+
+/// What a block of threads works on.
+struct Task {
+    int sequence, head, value_tile, segment;
+    int batch;          // coordinate of the tensor maps
+    long long begin;    // first token of the sequence
+    int length;         // tokens of the sequence
+    int first, end;     // chunks of the segment
+    bool packed;
+};
+
+__device__ inline long long load_index(const Indices& p, long long i) {
+    return p.is_64_bit ? static_cast<const long long*>(p.data)[i * p.stride]
+                       : static_cast<const int*>(p.data)[i * p.stride];
+}
+
+/// Segments that a launch has: the last one's own state is nobody's start.
+__device__ inline int launched_segments(const Params& p) {
+    return Config::kStateOnly ? p.segments - 1 : p.segments;
+}
+
+__device__ inline Task decode_task(const Params& p) {
+    Task task;
+    long long x = blockIdx.x;
+    task.value_tile = static_cast<int>(x % p.value_tiles);
+    x /= p.value_tiles;
+    task.segment = static_cast<int>(x % launched_segments(p));
+    x /= launched_segments(p);
+    task.head = static_cast<int>(x % p.heads);
+    task.sequence = static_cast<int>(x / p.heads);
+    task.packed = p.cu_seqlens.data != nullptr;
+    long long end = p.tokens;
+    task.begin = 0;
+    task.batch = task.sequence;
+    if (task.packed) {
+        // Clamped: offsets that nobody validated may give wrong numbers, not wrong accesses.
+        const auto clamp = [&](long long v) { return min(max(v, 0ll), (long long)p.tokens); };
+        task.begin = clamp(load_index(p.cu_seqlens, task.sequence));
+        end = clamp(load_index(p.cu_seqlens, task.sequence + 1));
+        task.batch = 0;
+    }
+    task.length = static_cast<int>(max(end - task.begin, 0ll));
+    const int chunks = (task.length + Config::kChunk - 1) / Config::kChunk;
+    const int per_segment = (chunks + p.segments - 1) / p.segments;
+    task.first = min(task.segment * per_segment, chunks);
+    task.end = min(task.first + per_segment, chunks);
+    return task;
+}
+
+}  // namespace sluice::gla
