@@ -1,11 +1,12 @@
 # Thin: every target is a script or a CMake preset.
 .DEFAULT_GOAL := help
-.PHONY: help run test asan-test bench cubins tidy format format-check clean
+.PHONY: help run test asan-test gpu-test bench cubins tidy format format-check clean
 
 help:
 	@echo 'make run           build, verify, measure and report (installs what is missing, as root)'
 	@echo 'make test          build and run every test'
 	@echo 'make asan-test     the same under address and undefined-behaviour sanitizers'
+	@echo 'make gpu-test      the tests that use a GPU, then compute-sanitizer (a Hopper GPU)'
 	@echo 'make bench         the measured tables of docs/ on this machine'
 	@echo 'make cubins        compile the standard CUDA kernels ahead (needs NVRTC or nvcc, no GPU)'
 	@echo 'make tidy          clang-tidy on every file'
@@ -19,6 +20,9 @@ test:
 
 asan-test:
 	@scripts/test.sh asan
+
+gpu-test:
+	@scripts/gpu-test.sh
 
 bench:
 	@scripts/bench.sh

@@ -24,12 +24,18 @@ class Backend {
     [[nodiscard]] virtual Support supports(const Problem& problem) const = 0;
     /// Chooses among candidates by predicted time on `device`.
     [[nodiscard]] virtual Plan plan(const Problem& problem, const DeviceSpec& device) const = 0;
+    /// Makes ready what run() would otherwise do on its first call with such a plan: compiles and
+    /// loads kernels, say. Returns the plan with a notice of what was done.
+    [[nodiscard]] virtual Plan prepare(const Problem& problem, const Plan& plan) const {
+        (void)problem;
+        return plan;
+    }
     /// Writes the problem's outputs. `plan` comes from this backend's plan() of the same problem.
     virtual void run(const Problem& problem, const Plan& plan) const = 0;
 };
 
-/// The list, best first: "cpu" (chunked and recurrent, float32 or float64), "oracle" (float64 time
-/// loop, straight from the definition).
+/// The list, best first: "cuda" (one Hopper GPU; tensors in its memory), "cpu" (chunked and
+/// recurrent, float32 or float64), "oracle" (float64 time loop, straight from the definition).
 [[nodiscard]] std::span<const Backend* const> backends();
 /// Throws Error(kUnsupported) that lists the names.
 [[nodiscard]] const Backend& find_backend(std::string_view name);

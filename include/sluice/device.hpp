@@ -17,4 +17,8 @@ namespace sluice {
 /// planner's device where nobody measured; good for choosing, not for predicting.
 [[nodiscard]] const DeviceSpec& nominal_host();
 
+/// nominal_host(), or a CUDA device by h200()'s rates and its own number of multiprocessors: what
+/// forward() plans for. Throws Error(kDevice) where there is no such device.
+[[nodiscard]] const DeviceSpec& nominal_device(const Device& device);
+
 }  // namespace sluice

@@ -40,7 +40,12 @@ enum class Op : unsigned char {
 
 [[nodiscard]] const char* to_string(Op op) noexcept;
 
-/// An immutable expression tree. Copies share nodes.
+/// Operations on the longest path from an expression to a leaf, at most: walks and destruction may
+/// recurse.
+inline constexpr int kMaxExprDepth = 1000;
+
+/// An immutable expression: operations over shared operands, each evaluated once. Copies share
+/// nodes.
 class Expr {
   public:
     struct Node {
@@ -48,6 +53,7 @@ class Expr {
         double value = 0;        // kConstant
         std::string name;        // kInput, kParameter
         std::vector<Expr> args;  // one or two for the operations
+        int depth = 0;           // operations down to the farthest leaf
     };
 
     Expr(double value);  // NOLINT: numbers are expressions
@@ -55,6 +61,7 @@ class Expr {
     [[nodiscard]] static Expr parameter(std::string name);
     [[nodiscard]] static Expr head();
     [[nodiscard]] static Expr num_heads();
+    /// Throws Error(kUnsupported) beyond kMaxExprDepth.
     [[nodiscard]] static Expr make(Op op, std::vector<Expr> args);
 
     [[nodiscard]] const Node& node() const noexcept { return *node_; }
@@ -65,7 +72,8 @@ class Expr {
     /// Names of all inputs (parameters) read, in order of first appearance.
     [[nodiscard]] std::vector<std::string> inputs() const;
     [[nodiscard]] std::vector<std::string> parameters() const;
-    /// Infix text, e.g. "-exp(A_log) * softplus(g_raw + dt_bias)".
+    /// Infix text, e.g. "-exp(A_log) * softplus(g_raw + dt_bias)". A large expression names the
+    /// operations that it uses more than once: "$2 * $2 where $1 = a + b, $2 = $1 * $1".
     [[nodiscard]] std::string to_string() const;
 
   private:

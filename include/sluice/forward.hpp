@@ -12,10 +12,17 @@
 
 namespace sluice {
 
-/// The plan that forward() (or step(), by phase) would run for these arguments, on a device: for
-/// predictions, pass the measured host_device(); the default is nominal_host().
+/// The plan that forward() (or step(), by phase) would run for these arguments, on nominal_device()
+/// or another device: for predictions on this CPU, pass the measured host_device().
 [[nodiscard]] Plan plan(const Spec& spec, const Arguments& arguments, const Options& options = {},
-                        Phase phase = Phase::kPrefill, const DeviceSpec& device = nominal_host());
+                        Phase phase = Phase::kPrefill);
+[[nodiscard]] Plan plan(const Spec& spec, const Arguments& arguments, const Options& options,
+                        Phase phase, const DeviceSpec& device);
+
+/// Makes ready what the call would otherwise do on its first run: on a CUDA device, compiles and loads
+/// its kernels (seconds, unless they were compiled ahead). Runs nothing and writes nothing.
+Plan prepare(const Spec& spec, const Arguments& arguments, const Options& options = {},
+             Phase phase = Phase::kPrefill);
 
 /// Runs `spec` over whole sequences and writes arguments.o and the requested states.
 /// Throws Error before anything is written. Returns the plan that ran.

@@ -61,13 +61,19 @@ struct Arguments {
     /// Empty sequences are legal.
     std::optional<TensorView> cu_seqlens;
     StateArguments state;
+    /// Tensors on a CUDA device only: memory of at least plan().workspace_bytes for the call's own
+    /// use, any dtype, contiguous, aligned to 256 bytes. Absent: allocated and freed in the stream's
+    /// order.
+    std::optional<TensorView> workspace;
 };
 
 enum class Precision : unsigned char {
-    kAuto,      // float64 if every floating input is, else float32
+    kAuto,      // float64 if every floating input is; on a CUDA device bfloat16 if q, k, v (or what
+                // they are made of) are 16 bits wide; else float32
     kFloat32,   // float32 operands and sums
     kFloat64,   // float64 operands and sums
-    kBFloat16,  // float32 sums, operands of products rounded where the GPU kernels round them
+    kBFloat16,  // float32 sums; operands of products may be rounded to bfloat16. The CPU rounds
+                // them where the GPU kernels do; Plan::precision says what a call did
 };
 [[nodiscard]] const char* to_string(Precision precision) noexcept;
 [[nodiscard]] Precision parse_precision(std::string_view name);
@@ -89,8 +95,15 @@ struct Options {
     int chunk = 0;                 // tokens, chunked only; 0: the planner chooses
     int threads = 0;               // 0: all cores; results do not depend on it
     bool batch_invariant = false;  // only plans that do not depend on the neighbours
-    bool validate = false;         // also check values that a device would have to read
-                                   // back: log decays <= 0 and no NaN
+    bool validate = false;         // also check values that a device would have to read back: log
+                                   // decays <= 0, no NaN, and index tensors in device memory.
+                                   // Waits for the device; not while its stream is captured
+
+    // CUDA devices only.
+    void* stream = nullptr;  // cudaStream_t or CUstream that the work is put on; null: the default
+    /// A kernel that prepare() did not make ready may be compiled by the call that needs it (seconds;
+    /// Plan::notice says so). False, or while the stream is captured: Error(kUnsupported) instead.
+    bool compile = true;
 };
 
 enum class Phase : unsigned char { kPrefill, kDecode };
@@ -142,7 +155,18 @@ struct Checkpoint {
     std::int64_t slot = -1;
 };
 
+/// An index tensor in device memory: kernels read it, the host never does.
+struct DeviceIndices {
+    const void* data = nullptr;  // null when absent
+    DType dtype = DType::kInt32;
+    std::array<std::int64_t, 2> extents{}, strides{};  // in elements
+    explicit operator bool() const noexcept { return data != nullptr; }
+};
+
 /// A spec bound to arguments: everything that a plan and a back end need, checked.
+///
+/// On a CUDA device the index tensors stay where they are: `sequences`, `sequence_checkpoints` and
+/// `token_write_slots` are empty, and `indices` names the tensors instead.
 struct Problem {
     Spec spec;
     Phase phase = Phase::kPrefill;
@@ -165,6 +189,15 @@ struct Problem {
         sequence_checkpoints;  // per sequence, sorted; may be empty
     /// step() with 2-D write_slots: [N * T] slots, row-major; else empty.
     std::vector<std::int64_t> token_write_slots;
+
+    struct {
+        DeviceIndices cu_seqlens, read_slots, write_slots, has_initial, accepted;
+        DeviceIndices checkpoint_sequences, checkpoint_positions, checkpoint_slots;
+    } indices;
+    void* stream = nullptr;
+    bool compile = true;
+    void* workspace = nullptr;  // null: the back end allocates
+    std::int64_t workspace_bytes = 0;
 
     [[nodiscard]] const BoundInput& input(const std::string& name) const;
     /// "gla B1 T4096 H16 HV16 K128 V128 bfloat16"

@@ -6,6 +6,7 @@
 #include "sluice/error.hpp"
 #include "sluice/expr.hpp"
 #include "sluice/forward.hpp"
+#include "sluice/memory.hpp"
 #include "sluice/plan.hpp"
 #include "sluice/problem.hpp"
 #include "sluice/record.hpp"

@@ -80,7 +80,8 @@ struct TensorView {
 /// "[2, 130, 2, 64]"
 [[nodiscard]] std::string to_string(std::span<const std::int64_t> shape);
 
-/// A tensor that owns contiguous, 64-byte aligned CPU memory. Copies share the memory.
+/// A tensor that owns its memory: contiguous, 64-byte aligned CPU memory, unless it was adopted.
+/// Copies share the memory. Tensors in a device's memory come from sluice/memory.hpp.
 class Tensor {
   public:
     Tensor() = default;
@@ -90,6 +91,8 @@ class Tensor {
     [[nodiscard]] static Tensor zeros(DType dtype, std::initializer_list<std::int64_t> shape);
     /// A contiguous copy of any CPU view, converted to `dtype` (round to nearest even).
     [[nodiscard]] static Tensor copy_of(const TensorView& source, DType dtype);
+    /// `view`, in memory of any device that lives as long as `memory` does.
+    [[nodiscard]] static Tensor adopt(std::shared_ptr<void> memory, const TensorView& view);
 
     [[nodiscard]] const TensorView& view() const noexcept { return view_; }
     /// A Tensor is a view where one is expected. The view does not keep the memory alive.
@@ -100,16 +103,17 @@ class Tensor {
     [[nodiscard]] std::int64_t size() const noexcept { return view_.size(); }
     [[nodiscard]] std::size_t size_bytes() const noexcept;
 
-    /// The elements; T must be as large as the dtype's element (double, float, std::int64_t,
-    /// std::int32_t, bool, or std::uint16_t for the bits of bfloat16 and float16).
+    /// The elements, of contiguous CPU memory; T must be as large as the dtype's element (double,
+    /// float, std::int64_t, std::int32_t, bool, or std::uint16_t for the bits of bfloat16 and
+    /// float16).
     template <class T>
     [[nodiscard]] std::span<T> elements() const {
-        check_element_size(sizeof(T));
+        check_elements(sizeof(T));
         return {static_cast<T*>(view_.data), static_cast<std::size_t>(view_.size())};
     }
 
   private:
-    void check_element_size(std::size_t bytes) const;
+    void check_elements(std::size_t bytes) const;
     std::shared_ptr<void> storage_;
     TensorView view_;
 };

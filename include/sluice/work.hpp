@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sluice/problem.hpp"
@@ -30,6 +31,11 @@ struct Shape {
     DType gate_dtype = DType::kBFloat16;  // g or raw gates
     DType state_dtype = DType::kFloat32;
     bool reads_state = false, writes_state = false;
+    /// Of tensors at hand, as shape_of() fills them in: all inputs with their own dtypes, an
+    /// element that expanded (stride 0) dimensions repeat counted once; and the dtype of the state
+    /// read. Unset: dense inputs of the dtypes above (float32 without tokens), and state_dtype.
+    std::optional<double> input_bytes;
+    std::optional<DType> initial_dtype;
 };
 
 struct Work {

@@ -282,7 +282,7 @@ int main(int argc, char** argv) {
     const std::string folder = argc > 1 ? argv[1] : ".";
     check(cudaFree(nullptr), "context");
     std::map<std::string, Kernel> kernels;
-    for (const char* name : {"k128v128", "k128v64", "k128v64_state", "k64v64"}) {
+    for (const char* name : {"k128v128", "k128v128_state", "k128v64", "k128v64_state", "k64v64"}) {
         kernels[name] = load(folder + "/" + name + ".cubin");
     }
     bool ok = true;
@@ -290,6 +290,7 @@ int main(int argc, char** argv) {
                                      {{1, 64, 1, 128, 128}, "k128v128", 128},
                                      {{1, 200, 2, 128, 128}, "k128v64", 64},
                                      {{2, 500, 3, 128, 128}, "k128v64", 64, 3},
+                                     {{2, 500, 3, 128, 128}, "k128v128", 128, 3},
                                      {{1, 333, 2, 64, 64}, "k64v64", 64},
                                      {{1, 1, 64, 128, 64}, "k128v64", 64},
                                      {{1, 200, 2, 96, 80}, "k128v64", 64}};
@@ -304,6 +305,9 @@ int main(int argc, char** argv) {
                                      {{1, 16384, 16, 128, 128}, "k128v64", 64, 4},
                                      {{16, 4096, 16, 128, 128}, "k128v128", 128},
                                      {{1, 4096, 16, 128, 128}, "k128v64", 64, 4},
+                                    {{1, 16384, 16, 128, 128}, "k128v128", 128, 8},
+                                    {{1, 4096, 16, 128, 128}, "k128v128", 128, 8},
+                                    {{4, 16384, 16, 128, 128}, "k128v128", 128, 2},
                                      {{16, 16384, 32, 64, 64}, "k64v64", 64}};
     for (const Case& c : large) {
         for (const Gates gates : {kMild, kUsual, kSpiky}) time(c, gates, kernels);

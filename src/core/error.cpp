@@ -15,6 +15,7 @@ const char* to_string(ErrorCode code) noexcept {
         case ErrorCode::kAlias: return "alias";
         case ErrorCode::kValue: return "value";
         case ErrorCode::kUnsupported: return "unsupported";
+        case ErrorCode::kMemory: return "memory";
         case ErrorCode::kFile: return "file";
     }
     return "?";

@@ -228,11 +228,25 @@ Tensor Tensor::copy_of(const TensorView& source, DType dtype) {
     return tensor;
 }
 
+Tensor Tensor::adopt(std::shared_ptr<void> memory, const TensorView& view) {
+    Tensor tensor;
+    tensor.storage_ = std::move(memory);
+    tensor.view_ = view;
+    return tensor;
+}
+
 std::size_t Tensor::size_bytes() const noexcept {
     return static_cast<std::size_t>(view_.size()) * sluice::size_bytes(view_.dtype);
 }
 
-void Tensor::check_element_size(std::size_t bytes) const {
+void Tensor::check_elements(std::size_t bytes) const {
+    if (view_.device.kind != DeviceKind::kCpu) {
+        throw Error(ErrorCode::kDevice, "elements", sluice::to_string(view_.device), "cpu");
+    }
+    if (!view_.is_contiguous()) {
+        throw Error(ErrorCode::kStride, "elements", sluice::to_string(view_.strides()),
+                    "contiguous memory");
+    }
     if (bytes != sluice::size_bytes(view_.dtype)) {
         throw Error(ErrorCode::kDType, "elements", std::to_string(bytes) + "-byte type",
                     std::string("the size of ") + to_string(view_.dtype));

@@ -127,12 +127,16 @@ Program<Real>::Program(const Expr& expr, const Problem& problem, Axis channel)
     : inputs_(problem.inputs),
       channel_(channel),
       heads_per_key_head_(problem.dims.HV / problem.dims.H) {
-    compile(expr, problem);
+    const ExprNodes nodes(expr);
+    code_.reserve(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        code_.push_back(compile(nodes[i].node(), nodes, problem));
+    }
 }
 
 template <class Real>
-int Program<Real>::compile(const Expr& expr, const Problem& problem) {
-    const Expr::Node& node = expr.node();
+auto Program<Real>::compile(const Expr::Node& node, const ExprNodes& nodes,
+                            const Problem& problem) const -> Instruction {
     Instruction in;
     in.op = node.op;
     switch (node.op) {
@@ -153,17 +157,17 @@ int Program<Real>::compile(const Expr& expr, const Problem& problem) {
             }
             break;
         default:
-            in.a = compile(node.args[0], problem);
+            // Operands come first among the nodes: their instructions are there.
+            in.a = static_cast<int>(nodes.index(node.args[0]));
             in.by_token = code_[in.a].by_token;
             in.by_channel = code_[in.a].by_channel;
             if (node.args.size() > 1) {
-                in.b = compile(node.args[1], problem);
+                in.b = static_cast<int>(nodes.index(node.args[1]));
                 in.by_token = in.by_token || code_[in.b].by_token;
                 in.by_channel = in.by_channel || code_[in.b].by_channel;
             }
     }
-    code_.push_back(in);
-    return static_cast<int>(code_.size()) - 1;
+    return in;
 }
 
 template <class Real>

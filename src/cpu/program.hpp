@@ -4,11 +4,13 @@
 // decay is one number per head, a scalar gate one per token, whatever the tile's width.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "sluice/problem.hpp"
+#include "spec/expr_nodes.hpp"
 
 namespace sluice::cpu {
 
@@ -32,6 +34,7 @@ template <class Real>
 class Program {
   public:
     /// `channel` is the axis that tile.channels counts: kK or kV; kT for expressions without one.
+    /// `problem` must outlive the program.
     Program(const Expr& expr, const Problem& problem, Axis channel);
 
     /// Scratch for tiles of up to this size; one per thread.
@@ -62,7 +65,8 @@ class Program {
         [[nodiscard]] std::int64_t size() const { return rows * columns; }
     };
 
-    int compile(const Expr& expr, const Problem& problem);
+    [[nodiscard]] Instruction compile(const Expr::Node& node, const ExprNodes& nodes,
+                                      const Problem& problem) const;
     [[nodiscard]] Shape shape(const Instruction& in, const Tile& tile) const {
         return {in.by_token ? tile.length : 1, in.by_channel ? tile.channels : 1};
     }
@@ -72,8 +76,8 @@ class Program {
     void add_to_sink(const Instruction& in, const Tile& tile, const Real* grad,
                      const GradientSink& sink) const;
 
-    std::vector<Instruction> code_;
-    std::vector<BoundInput> inputs_;
+    std::vector<Instruction> code_;  // one for each node of the expression
+    std::span<const BoundInput> inputs_;
     Axis channel_;
     std::int64_t heads_per_key_head_ = 1;
 };

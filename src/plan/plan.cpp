@@ -7,12 +7,16 @@
 namespace sluice {
 
 std::string Plan::to_string() const {
+    const bool on_gpu = backend == "cuda";
     return fmt::format(
         "backend: {}\nkernel: {}\nprecision: {}\nchunk: {} tokens\nblock: {} rows\n"
-        "value_tile: {} channels\ntasks: {}\nthreads: {}\nworkspace: {} bytes\n"
-        "predicted: {:.1f} us\nfloor: {:.1f} us (memory {:.1f}, compute {:.1f})\nhash: {:016x}\n",
-        backend, kernel, sluice::to_string(precision), chunk, block, value_tile, tasks, threads,
-        workspace_bytes, predicted_us, floor.us(), floor.memory_us, floor.compute_us, hash());
+        "value_tile: {} channels\n{}tasks: {}\n{}workspace: {} bytes\n"
+        "predicted: {:.1f} us\nfloor: {:.1f} us (memory {:.1f}, compute {:.1f})\nhash: {:016x}\n{}",
+        backend, kernel, sluice::to_string(precision), chunk, block, value_tile,
+        on_gpu ? fmt::format("segments: {}\nstages: {}\n", segments, stages) : "", tasks,
+        on_gpu ? "" : fmt::format("threads: {}\n", threads), workspace_bytes, predicted_us,
+        floor.us(), floor.memory_us, floor.compute_us, hash(),
+        notice.empty() ? "" : "notice: " + notice + "\n");
 }
 
 std::uint64_t Plan::hash() const noexcept {
@@ -30,6 +34,7 @@ std::uint64_t Plan::hash() const noexcept {
     mix(static_cast<std::uint64_t>(precision));
     mix(static_cast<std::uint64_t>(chunk));
     mix(static_cast<std::uint64_t>(block));
+    mix(static_cast<std::uint64_t>(segments));
     return h;
 }
 

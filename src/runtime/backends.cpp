@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "cuda/backend/cuda_backend.hpp"
 #include "runtime/environment.hpp"
 #include "sluice/backend.hpp"
 #include "sluice/error.hpp"
@@ -11,8 +12,8 @@
 namespace sluice {
 
 std::span<const Backend* const> backends() {
-    static const std::array<const Backend*, 2> kBackends = {&cpu::cpu_backend(),
-                                                            &cpu::oracle_backend()};
+    static const std::array<const Backend*, 3> kBackends = {
+        &cuda::cuda_backend(), &cpu::cpu_backend(), &cpu::oracle_backend()};
     return kBackends;
 }
 

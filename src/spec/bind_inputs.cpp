@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <set>
 
 namespace sluice {
 
@@ -14,9 +13,13 @@ std::string describe(const TensorView& view) {
 
 namespace {
 
+std::string print_axes(std::span<const Axis> axes) {
+    return to_string(std::vector<Axis>(axes.begin(), axes.end()));
+}
+
 /// "[B, T, H, K] = [2, 130, H, 64]": extents where they are known.
-std::string expected(const std::vector<Axis>& axes, const AxisExtents& extents) {
-    std::string text = to_string(axes) + " = [";
+std::string expected(std::span<const Axis> axes, const AxisExtents& extents) {
+    std::string text = print_axes(axes) + " = [";
     for (std::size_t i = 0; i < axes.size(); ++i) {
         text += i ? ", " : "";
         text += extents[axes[i]] < 0 ? to_string(axes[i]) : std::to_string(extents[axes[i]]);
@@ -26,11 +29,11 @@ std::string expected(const std::vector<Axis>& axes, const AxisExtents& extents) 
 
 /// Per-head parameters of two axes may come flattened ([HV * K]), as this field's layers store
 /// them.
-bool is_flattened(const TensorView& view, const std::vector<Axis>& axes) {
+bool is_flattened(const TensorView& view, std::span<const Axis> axes) {
     return view.rank == 1 && axes.size() == 2 && axes[0] == Axis::kHV;
 }
 
-void unify(const std::string& name, const TensorView& view, const std::vector<Axis>& axes,
+void unify(const std::string& name, const TensorView& view, std::span<const Axis> axes,
            AxisExtents& extents) {
     if (view.rank != static_cast<int>(axes.size())) {
         throw Error(ErrorCode::kShape, name, describe(view),
@@ -61,15 +64,15 @@ const TensorView& find(const Spec& spec, const NamedTensors& given, const Input&
 }
 
 void refuse_surplus(const Spec& spec, const NamedTensors& given) {
-    std::set<std::string> seen;
-    for (const auto& [name, view] : given) {
-        if (spec.find_input(name) == nullptr || !seen.insert(name).second) {
-            std::string known;
-            for (const Input& input : spec.inputs)
-                known += (known.empty() ? "" : ", ") + input.name;
-            throw Error(ErrorCode::kSurplus, name, describe(view),
-                        fmt::format("inputs of {}, each once: {}", spec.name, known));
-        }
+    for (auto it = given.begin(); it != given.end(); ++it) {
+        const std::string& name = it->first;
+        const bool twice = std::any_of(given.begin(), it,
+                                       [&](const auto& earlier) { return earlier.first == name; });
+        if (spec.find_input(name) != nullptr && !twice) continue;
+        std::string known;
+        for (const Input& input : spec.inputs) known += (known.empty() ? "" : ", ") + input.name;
+        throw Error(ErrorCode::kSurplus, name, describe(it->second),
+                    fmt::format("inputs of {}, each once: {}", spec.name, known));
     }
 }
 
@@ -105,14 +108,14 @@ void check_dims(const Dims& d) {
 
 void check_states(const Dims& d) { check_product("[N, HV, K, V]", {d.N, d.HV, d.K, d.V}); }
 
-void check_data(const std::string& name, const TensorView& view) {
+void check_data(std::string_view name, const TensorView& view) {
     if (view.data != nullptr || view.size() == 0) return;
-    throw Error(ErrorCode::kValue, name, "null data",
+    throw Error(ErrorCode::kValue, std::string(name), "null data",
                 fmt::format("memory of {} bytes",
                             view.size() * static_cast<std::int64_t>(size_bytes(view.dtype))));
 }
 
-BoundInput bind_view(const std::string& name, const TensorView& view, const std::vector<Axis>& axes,
+BoundInput bind_view(const std::string& name, const TensorView& view, std::span<const Axis> axes,
                      const Dims& dims) {
     check_data(name, view);
     TensorView shaped = view;
@@ -120,7 +123,7 @@ BoundInput bind_view(const std::string& name, const TensorView& view, const std:
         const std::int64_t inner = dims.extent(axes[1]);
         if (view.extents[0] != dims.HV * inner) {
             throw Error(ErrorCode::kShape, name, describe(view),
-                        fmt::format("{} = [{}, {}], or flattened [{}]", to_string(axes), dims.HV,
+                        fmt::format("{} = [{}, {}], or flattened [{}]", print_axes(axes), dims.HV,
                                     inner, dims.HV * inner));
         }
         const std::int64_t shape[2] = {dims.HV, inner};
@@ -165,6 +168,7 @@ void bind_inputs(const Spec& spec, const NamedTensors& given, Problem& problem) 
     dims.K = extents[Axis::kK];
     dims.V = extents[Axis::kV];
     check_dims(dims);
+    problem.inputs.reserve(spec.inputs.size());
     for (const Input& input : spec.inputs) {
         const TensorView& view = find(spec, given, input);
         if (problem.inputs.empty()) problem.device = view.device;

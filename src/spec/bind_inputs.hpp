@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "sluice/problem.hpp"
 
@@ -11,7 +13,7 @@ namespace sluice {
 /// Extents by axis, with the argument that each came from (for messages).
 struct AxisExtents {
     std::array<std::int64_t, kNumAxes> extent{-1, -1, -1, -1, -1, -1};
-    std::array<std::string, kNumAxes> from;
+    std::array<std::string_view, kNumAxes> from;
     std::int64_t& operator[](Axis axis) { return extent[static_cast<std::size_t>(axis)]; }
     std::int64_t operator[](Axis axis) const { return extent[static_cast<std::size_t>(axis)]; }
 };
@@ -21,10 +23,10 @@ void bind_inputs(const Spec& spec, const NamedTensors& given, Problem& problem);
 
 /// Binds `view` to `axes`, checking its extents against problem.dims.
 [[nodiscard]] BoundInput bind_view(const std::string& name, const TensorView& view,
-                                   const std::vector<Axis>& axes, const Dims& dims);
+                                   std::span<const Axis> axes, const Dims& dims);
 
 /// Refuses a non-empty view without memory.
-void check_data(const std::string& name, const TensorView& view);
+void check_data(std::string_view name, const TensorView& view);
 
 /// Refuses states, [N, HV, K, V], that no address space holds.
 void check_states(const Dims& dims);

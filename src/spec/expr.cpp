@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "sluice/error.hpp"
+#include "spec/expr_nodes.hpp"
+
 namespace sluice {
 
 const char* to_string(Op op) noexcept {
@@ -55,28 +58,115 @@ int precedence(Op op) {
     }
 }
 
-std::string wrapped(const Expr& e, int at_least) {
-    const std::string text = e.to_string();
-    const bool negative = e.node().op == Op::kConstant && e.node().value < 0;
-    return precedence(e.node().op) < at_least || (negative && at_least > 1) ? "(" + text + ")"
-                                                                            : text;
-}
-
-template <class Visit>
-void walk(const Expr& e, Visit&& visit) {
-    visit(e.node());
-    for (const Expr& arg : e.node().args) walk(arg, visit);
-}
-
 std::vector<std::string> names(const Expr& e, Op op) {
     std::vector<std::string> found;
-    walk(e, [&](const Expr::Node& node) {
+    const ExprNodes nodes(e);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        const Expr::Node& node = nodes[i].node();
         if (node.op == op && std::find(found.begin(), found.end(), node.name) == found.end()) {
             found.push_back(node.name);
         }
-    });
+    }
     return found;
 }
+
+/// Prints an expression, in full unless its tree is large: then operations that are read more than
+/// once become "$1", "$2", ..., which bounds the text by the number of nodes.
+class Printer {
+  public:
+    explicit Printer(const Expr& root) : root_(root), nodes_(root), label_(nodes_.size(), 0) {
+        name_shared_operations();
+    }
+
+    [[nodiscard]] std::string print() && {
+        write(root_);
+        const char* separator = " where ";
+        for (std::size_t i = 0; i < nodes_.size(); ++i) {
+            if (label_[i] == 0) continue;
+            text_ += fmt::format("{}${} = ", separator, label_[i]);
+            write(nodes_[i]);
+            separator = ", ";
+        }
+        return std::move(text_);
+    }
+
+  private:
+    /// Nodes of the tree with shared operands written out that a reader still takes in.
+    static constexpr double kLargeTree = 64;
+
+    void name_shared_operations() {
+        std::vector<double> tree(nodes_.size(), 1);
+        std::vector<int> readers(nodes_.size(), 0);
+        for (std::size_t i = 0; i < nodes_.size(); ++i) {
+            for (const Expr& arg : nodes_[i].node().args) {
+                tree[i] += tree[nodes_.index(arg)];
+                ++readers[nodes_.index(arg)];
+            }
+        }
+        if (tree.back() <= kLargeTree) return;
+        int named = 0;
+        for (std::size_t i = 0; i < nodes_.size(); ++i) {
+            if (readers[i] > 1 && !nodes_[i].node().args.empty()) label_[i] = ++named;
+        }
+    }
+
+    /// `e` as an operand: its name if it has one, else in the parentheses that it needs.
+    void write_operand(const Expr& e, int at_least) {
+        if (const int label = label_[nodes_.index(e)]; label > 0) {
+            text_ += fmt::format("${}", label);
+            return;
+        }
+        const bool negative = e.node().op == Op::kConstant && e.node().value < 0;
+        const bool wrap = precedence(e.node().op) < at_least || (negative && at_least > 1);
+        if (wrap) text_ += '(';
+        write(e);
+        if (wrap) text_ += ')';
+    }
+
+    void write(const Expr& e) {
+        const Expr::Node& n = e.node();
+        // Spec::validate() prints what it refuses, a wrong number of operands among it.
+        if (n.args.size() != arity(n.op)) return write_call(n);
+        switch (n.op) {
+            case Op::kConstant: text_ += fmt::format("{}", n.value); break;
+            case Op::kInput:
+            case Op::kParameter: text_ += n.name; break;
+            case Op::kHead:
+            case Op::kNumHeads: text_ += to_string(n.op); break;
+            case Op::kNegate:
+                text_ += '-';
+                write_operand(n.args[0], precedence(n.op) + 1);
+                break;
+            case Op::kAdd:
+            case Op::kSubtract:
+            case Op::kMultiply:
+            case Op::kDivide: {
+                const int level = precedence(n.op);
+                // The right side of - and / needs parentheses at its own level too.
+                const bool regroups = n.op == Op::kAdd || n.op == Op::kMultiply;
+                write_operand(n.args[0], level);
+                text_ += fmt::format(" {} ", to_string(n.op));
+                write_operand(n.args[1], regroups ? level : level + 1);
+                break;
+            }
+            default: write_call(n);
+        }
+    }
+
+    void write_call(const Expr::Node& n) {
+        text_ += fmt::format("{}(", to_string(n.op));
+        for (std::size_t i = 0; i < n.args.size(); ++i) {
+            text_ += i > 0 ? ", " : "";
+            write_operand(n.args[i], 0);
+        }
+        text_ += ')';
+    }
+
+    const Expr& root_;
+    ExprNodes nodes_;
+    std::vector<int> label_;  // by node; 0: written out
+    std::string text_;
+};
 
 }  // namespace
 
@@ -104,6 +194,12 @@ Expr Expr::num_heads() { return Expr(std::make_shared<const Node>(leaf(Op::kNumH
 Expr Expr::make(Op op, std::vector<Expr> args) {
     Node node = leaf(op);
     node.args = std::move(args);
+    for (const Expr& arg : node.args) node.depth = std::max(node.depth, arg.node().depth + 1);
+    if (node.depth > kMaxExprDepth) {
+        throw Error(ErrorCode::kUnsupported, "expression",
+                    fmt::format("{} operations deep", node.depth),
+                    fmt::format("at most {} operations deep", kMaxExprDepth));
+    }
     return Expr(std::make_shared<const Node>(std::move(node)));
 }
 
@@ -118,34 +214,7 @@ bool Expr::is_constant(double value) const noexcept {
 std::vector<std::string> Expr::inputs() const { return names(*this, Op::kInput); }
 std::vector<std::string> Expr::parameters() const { return names(*this, Op::kParameter); }
 
-std::string Expr::to_string() const {
-    const Node& n = *node_;
-    switch (n.op) {
-        case Op::kConstant: return fmt::format("{}", n.value);
-        case Op::kInput:
-        case Op::kParameter: return n.name;
-        case Op::kHead:
-        case Op::kNumHeads: return sluice::to_string(n.op);
-        case Op::kNegate: return "-" + wrapped(n.args[0], 3);
-        case Op::kAdd:
-        case Op::kSubtract:
-        case Op::kMultiply:
-        case Op::kDivide: {
-            const int level = precedence(n.op);
-            // The right side of - and / needs parentheses at its own level too.
-            const int right = n.op == Op::kAdd || n.op == Op::kMultiply ? level : level + 1;
-            return wrapped(n.args[0], level) + " " + sluice::to_string(n.op) + " " +
-                   wrapped(n.args[1], right);
-        }
-        default: {
-            std::string text = std::string(sluice::to_string(n.op)) + "(";
-            for (std::size_t i = 0; i < n.args.size(); ++i) {
-                text += (i ? ", " : "") + n.args[i].to_string();
-            }
-            return text + ")";
-        }
-    }
-}
+std::string Expr::to_string() const { return Printer(*this).print(); }
 
 Expr operator+(const Expr& a, const Expr& b) { return Expr::make(Op::kAdd, {a, b}); }
 Expr operator-(const Expr& a, const Expr& b) { return Expr::make(Op::kSubtract, {a, b}); }

@@ -83,27 +83,4 @@ std::vector<Sequence> split_sequences(const std::optional<TensorView>& cu_seqlen
     return sequences;
 }
 
-void SlotUse::write(const void* pool, const std::string& name, std::int64_t slot,
-                    std::int64_t sequence) {
-    if (slot < 0) return;
-    const auto [it, fresh] = writer_.try_emplace({pool, slot}, sequence);
-    if (!fresh) {
-        throw Error(ErrorCode::kValue, name,
-                    fmt::format("slot {} for sequences {} and {}", slot, it->second, sequence),
-                    "each slot written at most once");
-    }
-}
-
-void SlotUse::read(const void* pool, const std::string& name, std::int64_t slot,
-                   std::int64_t sequence) const {
-    if (slot < 0) return;
-    const auto it = writer_.find({pool, slot});
-    if (it != writer_.end() && it->second != sequence) {
-        throw Error(ErrorCode::kAlias, name,
-                    fmt::format("slot {} read by sequence {} and written by sequence {}", slot,
-                                sequence, it->second),
-                    "slots that no other sequence writes in the same call");
-    }
-}
-
 }  // namespace sluice

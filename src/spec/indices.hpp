@@ -1,11 +1,9 @@
-// Index tensors: offsets of packed sequences, and slots of a state pool.
+// Index tensors on the CPU, and the sequences that their offsets make.
 #pragma once
 
 #include <initializer_list>
-#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "sluice/problem.hpp"
@@ -34,18 +32,5 @@ class Indices {
 /// One sequence per batch row, or those that `cu_seqlens` packs into a single row. Slots are unset.
 [[nodiscard]] std::vector<Sequence> split_sequences(const std::optional<TensorView>& cu_seqlens,
                                                     std::int64_t batch, std::int64_t tokens);
-
-/// Who writes and reads which slot of which memory: no slot is written twice, and none is written
-/// by one sequence and read by another (they run at the same time).
-class SlotUse {
-  public:
-    /// `pool` names the memory: equal for the same memory. All writes come before all reads.
-    void write(const void* pool, const std::string& name, std::int64_t slot, std::int64_t sequence);
-    void read(const void* pool, const std::string& name, std::int64_t slot,
-              std::int64_t sequence) const;
-
-  private:
-    std::map<std::pair<const void*, std::int64_t>, std::int64_t> writer_;
-};
 
 }  // namespace sluice

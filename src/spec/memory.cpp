@@ -1,9 +1,9 @@
 #include "spec/memory.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <utility>
-#include <vector>
+#include <span>
 
 namespace sluice {
 
@@ -15,46 +15,67 @@ struct Dim {
 };
 
 /// A view with positive strides and without dimensions of one element, and its first byte.
-struct Footprint {
-    std::int64_t first;
-    std::int64_t element_bytes;
-    std::vector<Dim> dims;
-
+class Footprint {
+  public:
     explicit Footprint(const TensorView& view)
-        : first(reinterpret_cast<std::int64_t>(view.data)),
-          element_bytes(static_cast<std::int64_t>(size_bytes(view.dtype))) {
+        : first_(reinterpret_cast<std::int64_t>(view.data)),
+          element_bytes_(static_cast<std::int64_t>(size_bytes(view.dtype))) {
         for (int d = 0; d < view.rank; ++d) {
             if (view.extents[d] <= 1 || view.stride_elements[d] == 0) continue;
-            const std::int64_t stride = view.stride_elements[d] * element_bytes;
-            if (stride < 0) first += (view.extents[d] - 1) * stride;
-            dims.push_back({view.extents[d], std::abs(stride)});
+            const std::int64_t stride = view.stride_elements[d] * element_bytes_;
+            if (stride < 0) first_ += (view.extents[d] - 1) * stride;
+            insert({view.extents[d], std::abs(stride)});
         }
     }
 
+    [[nodiscard]] std::int64_t first() const noexcept { return first_; }
+    [[nodiscard]] std::int64_t element_bytes() const noexcept { return element_bytes_; }
+    /// Smallest stride first.
+    [[nodiscard]] std::span<const Dim> dims() const noexcept { return {dims_.data(), rank_}; }
+
     /// Bytes from the first to past the last, counting only strides that `period` does not divide.
-    [[nodiscard]] std::int64_t span(std::int64_t period) const {
-        std::int64_t bytes = element_bytes;
-        for (const Dim& dim : dims) {
-            if (period == 0 || dim.stride_bytes % period != 0) {
-                bytes += (dim.extent - 1) * dim.stride_bytes;
+    [[nodiscard]] std::int64_t span(std::int64_t period) const noexcept {
+        std::int64_t bytes = element_bytes_;
+        for (std::size_t d = 0; d < rank_; ++d) {
+            if (period == 0 || dims_[d].stride_bytes % period != 0) {
+                bytes += (dims_[d].extent - 1) * dims_[d].stride_bytes;
             }
         }
         return bytes;
     }
+
+  private:
+    void insert(const Dim& dim) noexcept {
+        std::size_t at = rank_++;
+        for (; at > 0 && dims_[at - 1].stride_bytes > dim.stride_bytes; --at) {
+            dims_[at] = dims_[at - 1];
+        }
+        dims_[at] = dim;
+    }
+
+    std::int64_t first_;
+    std::int64_t element_bytes_;
+    std::array<Dim, kMaxRank> dims_;
+    std::size_t rank_ = 0;
 };
 
 }  // namespace
 
+ByteRange byte_range(const TensorView& view) noexcept {
+    if (view.size() == 0) return {};
+    const Footprint footprint(view);
+    return {footprint.first(), footprint.first() + footprint.span(0)};
+}
+
 bool may_overlap(const TensorView& a, const TensorView& b) {
-    if (a.size() == 0 || b.size() == 0 || a.device != b.device) return false;
+    if (a.device != b.device || !byte_range(a).meets(byte_range(b))) return false;
     const Footprint x(a);
     const Footprint y(b);
-    if (x.first + x.span(0) <= y.first || y.first + y.span(0) <= x.first) return false;
     // Modulo a common stride P both views may stay inside disjoint windows of the period.
     for (const Footprint* f : {&x, &y}) {
-        for (const Dim& dim : f->dims) {
+        for (const Dim& dim : f->dims()) {
             const std::int64_t period = dim.stride_bytes;
-            const std::int64_t offset = ((x.first - y.first) % period + period) % period;
+            const std::int64_t offset = ((x.first() - y.first()) % period + period) % period;
             if (y.span(period) <= offset && offset + x.span(period) <= period) return false;
         }
     }
@@ -66,11 +87,9 @@ bool overlaps_itself(const TensorView& view) {
     for (int d = 0; d < view.rank; ++d) {
         if (view.extents[d] > 1 && view.stride_elements[d] == 0) return true;
     }
-    Footprint footprint(view);
-    std::sort(footprint.dims.begin(), footprint.dims.end(),
-              [](const Dim& a, const Dim& b) { return a.stride_bytes < b.stride_bytes; });
-    std::int64_t inner = footprint.element_bytes;
-    for (const Dim& dim : footprint.dims) {
+    const Footprint footprint(view);
+    std::int64_t inner = footprint.element_bytes();
+    for (const Dim& dim : footprint.dims()) {
         if (dim.stride_bytes < inner) return true;
         inner += (dim.extent - 1) * dim.stride_bytes;
     }

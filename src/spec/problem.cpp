@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <iterator>
+#include <optional>
 #include <string_view>
+#include <vector>
 
+#include "spec/bind_device.hpp"
 #include "spec/bind_inputs.hpp"
 #include "spec/bind_state.hpp"
 #include "spec/memory.hpp"
@@ -85,8 +89,9 @@ std::string Problem::to_string() const {
 namespace {
 
 void bind_output(const Arguments& arguments, Problem& problem) {
+    static constexpr std::array kAxes = {Axis::kB, Axis::kT, Axis::kHV, Axis::kV};
     const TensorView& o = arguments.o;
-    problem.o = bind_view("o", o, {Axis::kB, Axis::kT, Axis::kHV, Axis::kV}, problem.dims);
+    problem.o = bind_view("o", o, kAxes, problem.dims);
     if (o.device != problem.device) {
         throw Error(ErrorCode::kDevice, "o", to_string(o.device),
                     to_string(problem.device) + " as the inputs");
@@ -106,49 +111,63 @@ bool may_share(std::string_view output, std::string_view other) {
            std::end(kAllowed);
 }
 
+struct NamedView {
+    std::string_view name;
+    const TensorView* view;
+    ByteRange range;
+};
+
+void check_disjoint(const NamedView& output, const NamedView& other) {
+    if (!output.range.meets(other.range) || !may_overlap(*output.view, *other.view)) return;
+    const bool shares = may_share(output.name, other.name);
+    if (shares && same_memory(*output.view, *other.view)) return;
+    throw Error(ErrorCode::kAlias, std::string(output.name),
+                fmt::format("memory that overlaps {}", other.name),
+                shares ? "the same memory with the same strides, or memory of its own"
+                       : "memory of its own");
+}
+
 /// No output may touch an input, another output, or itself, but for the pairs above, and those only
 /// as the same memory with the same strides.
 void check_aliases(const Arguments& arguments) {
+    constexpr std::size_t kNamed = 16;  // besides the inputs, at most
     const StateArguments& s = arguments.state;
-    std::vector<std::pair<std::string_view, const TensorView*>> all;
-    const auto add = [&](const char* name, const std::optional<TensorView>& view) {
-        if (view) all.emplace_back(name, &*view);
+    std::vector<NamedView> all;
+    all.reserve(kNamed + arguments.inputs.size());
+    const auto add = [&](std::string_view name, const TensorView& view) {
+        all.push_back({name, &view, byte_range(view)});
     };
-    all.emplace_back("o", &arguments.o);
-    add("state.final", s.final);
-    add("final_key_sum", s.final_key_sum);
-    add("checkpoints", s.checkpoints);
+    const auto add_if = [&](std::string_view name, const std::optional<TensorView>& view) {
+        if (view) add(name, *view);
+    };
+    add("o", arguments.o);
+    add_if("state.final", s.final);
+    add_if("final_key_sum", s.final_key_sum);
+    add_if("checkpoints", s.checkpoints);
+    add_if("workspace", arguments.workspace);
     const std::size_t outputs = all.size();
-    for (const auto& [name, view] : arguments.inputs) all.emplace_back(name, &view);
-    add("cu_seqlens", arguments.cu_seqlens);
-    add("state.initial", s.initial);
-    add("initial_key_sum", s.initial_key_sum);
-    add("read_slots", s.read_slots);
-    add("write_slots", s.write_slots);
-    add("has_initial", s.has_initial);
-    add("accepted", s.accepted);
-    add("checkpoint_sequences", s.checkpoint_sequences);
-    add("checkpoint_positions", s.checkpoint_positions);
-    add("checkpoint_slots", s.checkpoint_slots);
+    for (const auto& [name, view] : arguments.inputs) add(name, view);
+    add_if("cu_seqlens", arguments.cu_seqlens);
+    add_if("state.initial", s.initial);
+    add_if("initial_key_sum", s.initial_key_sum);
+    add_if("read_slots", s.read_slots);
+    add_if("write_slots", s.write_slots);
+    add_if("has_initial", s.has_initial);
+    add_if("accepted", s.accepted);
+    add_if("checkpoint_sequences", s.checkpoint_sequences);
+    add_if("checkpoint_positions", s.checkpoint_positions);
+    add_if("checkpoint_slots", s.checkpoint_slots);
     for (std::size_t i = 0; i < outputs; ++i) {
-        const auto& [name, view] = all[i];
-        if (overlaps_itself(*view)) {
+        const TensorView& view = *all[i].view;
+        if (overlaps_itself(view)) {
             throw Error(
-                ErrorCode::kStride, std::string(name),
-                fmt::format("{} with strides {}", describe(*view), to_string(view->strides())),
+                ErrorCode::kStride, std::string(all[i].name),
+                fmt::format("{} with strides {}", describe(view), to_string(view.strides())),
                 "an output whose elements do not overlap");
         }
-        for (std::size_t j = 0; j < all.size(); ++j) {
-            const auto& [other, other_view] = all[j];
-            // Two outputs meet once, under the later name.
-            if (i == j || (j < outputs && j > i) || !may_overlap(*view, *other_view)) continue;
-            const bool shares = may_share(name, other);
-            if (shares && same_memory(*view, *other_view)) continue;
-            throw Error(ErrorCode::kAlias, std::string(name),
-                        fmt::format("memory that overlaps {}", other),
-                        shares ? "the same memory with the same strides, or memory of its own"
-                               : "memory of its own");
-        }
+        // Two outputs meet once, under the later name.
+        for (std::size_t j = 0; j < i; ++j) check_disjoint(all[i], all[j]);
+        for (std::size_t j = outputs; j < all.size(); ++j) check_disjoint(all[i], all[j]);
     }
 }
 
@@ -186,7 +205,8 @@ Problem bind(const Spec& spec, const Arguments& arguments, const Options& option
     problem.chunk = options.chunk;
     problem.threads = options.threads;
     problem.batch_invariant = options.batch_invariant;
-    problem.precision = resolve_precision(options.precision, arguments.inputs);
+    problem.precision = resolve_precision(options.precision, spec, arguments.inputs);
+    bind_device_call(arguments, options, problem);
     bind_output(arguments, problem);
     bind_sequences(arguments, problem);
     bind_states(arguments, problem);

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <array>
+#include <bit>
+#include <cstddef>
 
 #include "sluice/error.hpp"
+#include "spec/axes.hpp"
+#include "spec/expr_nodes.hpp"
 
 namespace sluice {
 
@@ -53,159 +57,200 @@ const Input* Spec::find_input(const std::string& wanted) const noexcept {
 
 namespace {
 
-bool contains(const std::vector<Axis>& axes, Axis axis) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+std::vector<Axis> axes_in(unsigned bits) {
+    std::vector<Axis> axes;
+    for (int i = 0; i < kNumAxes; ++i) {
+        if (bits & axis_bit(static_cast<Axis>(i))) axes.push_back(static_cast<Axis>(i));
+    }
+    return axes;
 }
 
-void collect_axes(const Spec& spec, const Expr& expr, std::set<Axis>& axes) {
-    const Expr::Node& node = expr.node();
-    if (node.op == Op::kInput) {
-        if (const Input* input = spec.find_input(node.name)) {
-            axes.insert(input->axes.begin(), input->axes.end());
-        }
-    }
-    if (node.op == Op::kHead) axes.insert(Axis::kHV);
-    for (const Expr& arg : node.args) collect_axes(spec, arg, axes);
+std::string print_axes(unsigned bits) { return to_string(axes_in(bits)); }
+
+/// Axes of a node without operands.
+unsigned leaf_axes(const Spec& spec, const Expr::Node& node) {
+    if (node.op == Op::kHead) return axis_bit(Axis::kHV);
+    if (node.op != Op::kInput) return 0;
+    const Input* input = spec.find_input(node.name);
+    return input == nullptr ? 0 : axis_bits(input->axes);
 }
 
-std::size_t arity(Op op) {
-    if (op <= Op::kNumHeads) return 0;
-    return op < Op::kAdd ? 1 : 2;
-}
-
-void check_tree(const std::string& where, const Expr& expr, bool key_channels) {
-    const Expr::Node& node = expr.node();
-    if (node.args.size() != arity(node.op)) {
-        throw Error(ErrorCode::kUnsupported, where,
-                    fmt::format("{} with {} operands", to_string(node.op), node.args.size()),
-                    fmt::format("{} operands", arity(node.op)));
-    }
-    if (node.op == Op::kL2Norm && !key_channels) {
-        throw Error(ErrorCode::kUnsupported, where, expr.to_string(),
-                    "l2norm in q, k, rank_one_a and rank_one_b only (it sums over key channels)");
-    }
-    for (const Expr& arg : node.args) check_tree(where, arg, key_channels);
-}
+enum class Role : unsigned char {
+    kKey,     // varies over key channels; may be normalised over them
+    kValue,   // varies over value channels
+    kOutput,  // also reads "o"
+    kGate,
+};
 
 /// One expression of the spec, and where it may reach.
 struct Slot {
-    std::string name;
-    const Expr* expr;
-    std::vector<Axis> allowed;
-    bool key_channels;
-    bool needs_channel;  // must vary over its channel axis (the last of `allowed`)
+    const char* name;
+    const Expr& expr;
+    Role role;
+    unsigned allowed;  // axes
 };
 
-std::vector<Slot> slots(const Spec& s) {
-    const std::vector<Axis> key = {Axis::kB, Axis::kT, Axis::kH, Axis::kHV, Axis::kK};
-    const std::vector<Axis> value = {Axis::kB, Axis::kT, Axis::kHV, Axis::kV};
-    std::vector<Slot> list = {{"q", &s.q, key, true, true},
-                              {"k", &s.k, key, true, true},
-                              {"v", &s.v, value, false, true},
-                              {"output", &s.output, value, false, false}};
-    if (s.log_decay) {
-        list.push_back(
-            {"log_decay", &*s.log_decay, {Axis::kB, Axis::kT, Axis::kHV, Axis::kK}, false, false});
-    }
-    if (s.beta) {
-        list.push_back({"beta", &*s.beta, {Axis::kB, Axis::kT, Axis::kHV}, false, false});
-    }
-    if (s.rank_one_a) list.push_back({"rank_one_a", &*s.rank_one_a, key, true, true});
-    if (s.rank_one_b) list.push_back({"rank_one_b", &*s.rank_one_b, key, true, true});
-    return list;
+/// Calls `check` for every expression of the spec.
+template <class Check>
+void for_each_slot(const Spec& s, Check&& check) {
+    constexpr unsigned kHeads = axis_bits(std::array{Axis::kB, Axis::kT, Axis::kHV});
+    constexpr unsigned kGate = kHeads | axis_bit(Axis::kK);
+    constexpr unsigned kKey = kGate | axis_bit(Axis::kH);
+    constexpr unsigned kValue = kHeads | axis_bit(Axis::kV);
+    check(Slot{"q", s.q, Role::kKey, kKey});
+    check(Slot{"k", s.k, Role::kKey, kKey});
+    check(Slot{"v", s.v, Role::kValue, kValue});
+    check(Slot{"output", s.output, Role::kOutput, kValue});
+    if (s.log_decay) check(Slot{"log_decay", *s.log_decay, Role::kGate, kGate});
+    if (s.beta) check(Slot{"beta", *s.beta, Role::kGate, kHeads});
+    if (s.rank_one_a) check(Slot{"rank_one_a", *s.rank_one_a, Role::kKey, kKey});
+    if (s.rank_one_b) check(Slot{"rank_one_b", *s.rank_one_b, Role::kKey, kKey});
 }
 
-void check_slot(const Spec& spec, const Slot& slot, std::set<std::string>& used) {
-    check_tree(slot.name, *slot.expr, slot.key_channels);
-    for (const std::string& name : slot.expr->inputs()) {
-        if (name == "o" && slot.name == "output") continue;
-        if (spec.find_input(name) == nullptr) {
-            throw Error(ErrorCode::kMissing, slot.name, slot.expr->to_string(),
-                        fmt::format("expressions over declared inputs ('{}' is none)", name));
-        }
-        used.insert(name);
+void check_input(const Spec& spec, const Slot& slot, const std::string& name,
+                 std::vector<bool>& used) {
+    if (slot.role == Role::kOutput && name == "o") return;
+    const Input* input = spec.find_input(name);
+    if (input == nullptr) {
+        throw Error(ErrorCode::kMissing, slot.name, slot.expr.to_string(),
+                    fmt::format("expressions over declared inputs ('{}' is none)", name));
     }
-    for (const std::string& name : slot.expr->parameters()) {
-        if (!spec.parameters.contains(name)) {
-            throw Error(ErrorCode::kMissing, slot.name, slot.expr->to_string(),
-                        fmt::format("expressions over declared parameters ('{}' is none)", name));
+    used[static_cast<std::size_t>(input - spec.inputs.data())] = true;
+}
+
+void check_parameter(const Spec& spec, const Slot& slot, const std::string& name) {
+    if (spec.parameters.contains(name)) return;
+    throw Error(ErrorCode::kMissing, slot.name, slot.expr.to_string(),
+                fmt::format("expressions over declared parameters ('{}' is none)", name));
+}
+
+void check_operands(const Slot& slot, const Expr::Node& node) {
+    if (node.args.size() == arity(node.op)) return;
+    throw Error(ErrorCode::kUnsupported, slot.name,
+                fmt::format("{} with {} operands", to_string(node.op), node.args.size()),
+                fmt::format("{} operands", arity(node.op)));
+}
+
+/// Refuses l2norm where it may not be, or of what has no key channels to sum over.
+void check_norms(const Spec& spec, const Slot& slot, const ExprNodes& nodes) {
+    std::vector<unsigned> axes(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        const Expr::Node& node = nodes[i].node();
+        axes[i] = leaf_axes(spec, node);
+        for (const Expr& arg : node.args) axes[i] |= axes[nodes.index(arg)];
+        if (node.op != Op::kL2Norm) continue;
+        if (slot.role != Role::kKey) {
+            throw Error(
+                ErrorCode::kUnsupported, slot.name, nodes[i].to_string(),
+                "l2norm in q, k, rank_one_a and rank_one_b only (it sums over key channels)");
         }
-    }
-    const std::vector<Axis> axes = spec.axes_of(*slot.expr);
-    for (const Axis axis : axes) {
-        if (!contains(slot.allowed, axis)) {
+        if ((axes[i] & axis_bit(Axis::kK)) == 0) {
             throw Error(ErrorCode::kUnsupported, slot.name,
-                        fmt::format("{} over axes {}", slot.expr->to_string(), to_string(axes)),
-                        "axes within " + to_string(slot.allowed));
+                        fmt::format("{} over axes {}", nodes[i].to_string(), print_axes(axes[i])),
+                        "l2norm of expressions that vary over axis K");
         }
     }
-    if (slot.needs_channel && !contains(axes, slot.allowed.back())) {
-        throw Error(
-            ErrorCode::kUnsupported, slot.name, slot.expr->to_string(),
-            fmt::format("an expression that varies over axis {}", to_string(slot.allowed.back())));
+}
+
+void check_slot(const Spec& spec, const Slot& slot, std::vector<bool>& used) {
+    const ExprNodes nodes(slot.expr);
+    unsigned axes = 0;
+    bool normalizes = false;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        const Expr::Node& node = nodes[i].node();
+        check_operands(slot, node);
+        if (node.op == Op::kInput) check_input(spec, slot, node.name, used);
+        if (node.op == Op::kParameter) check_parameter(spec, slot, node.name);
+        normalizes = normalizes || node.op == Op::kL2Norm;
+        axes |= leaf_axes(spec, node);
+    }
+    if (normalizes) check_norms(spec, slot, nodes);
+    if ((axes & ~slot.allowed) != 0) {
+        throw Error(ErrorCode::kUnsupported, slot.name,
+                    fmt::format("{} over axes {}", slot.expr.to_string(), print_axes(axes)),
+                    "axes within " + print_axes(slot.allowed));
+    }
+    if (slot.role != Role::kKey && slot.role != Role::kValue) return;
+    const Axis channel = slot.role == Role::kKey ? Axis::kK : Axis::kV;
+    if ((axes & axis_bit(channel)) == 0) {
+        throw Error(ErrorCode::kUnsupported, slot.name, slot.expr.to_string(),
+                    fmt::format("an expression that varies over axis {}", to_string(channel)));
+    }
+}
+
+void check_declared(const std::vector<Input>& inputs) {
+    unsigned all_axes = 0;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const Input& input = inputs[i];
+        const bool twice =
+            std::any_of(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(i),
+                        [&](const Input& earlier) { return earlier.name == input.name; });
+        if (input.name.empty() || input.name == "o" || twice) {
+            throw Error(ErrorCode::kUnsupported, "inputs", "'" + input.name + "'",
+                        "distinct, non-empty names other than 'o'");
+        }
+        const unsigned axes = axis_bits(input.axes);
+        if (input.axes.empty() || std::popcount(axes) != static_cast<int>(input.axes.size())) {
+            throw Error(ErrorCode::kUnsupported, "inputs", input.name + " " + to_string(input.axes),
+                        "one or more axes, each once");
+        }
+        all_axes |= axes;
+    }
+    for (const Axis axis : {Axis::kB, Axis::kT}) {
+        if ((all_axes & axis_bit(axis)) == 0) {
+            throw Error(ErrorCode::kUnsupported, "inputs",
+                        fmt::format("none with axis {}", to_string(axis)),
+                        "an input with axis B and one with axis T");
+        }
+    }
+}
+
+/// Which expressions the update asks for.
+void check_update(const Spec& spec) {
+    const bool delta = spec.update == Update::kDelta;
+    const bool rank_one = spec.update == Update::kRankOne;
+    if (spec.beta.has_value() != delta) {
+        throw Error(delta ? ErrorCode::kMissing : ErrorCode::kSurplus, "beta",
+                    spec.beta ? spec.beta->to_string() : "none",
+                    "beta exactly with the delta update");
+    }
+    if (spec.rank_one_a.has_value() != rank_one || spec.rank_one_b.has_value() != rank_one) {
+        throw Error(rank_one ? ErrorCode::kMissing : ErrorCode::kSurplus, "rank_one_a, rank_one_b",
+                    "one or both of them", "both exactly with the rank-one update");
+    }
+    if (spec.normalize && spec.update != Update::kAdditive) {
+        throw Error(ErrorCode::kUnsupported, "normalize", "true", "additive updates only");
     }
 }
 
 }  // namespace
 
-std::vector<Axis> Spec::axes_of(const Expr& expr) const {
-    std::set<Axis> axes;
-    collect_axes(*this, expr, axes);
-    return {axes.begin(), axes.end()};
+unsigned axis_bits(const Spec& spec, const Expr& expr) {
+    const ExprNodes nodes(expr);
+    unsigned axes = 0;
+    for (std::size_t i = 0; i < nodes.size(); ++i) axes |= leaf_axes(spec, nodes[i].node());
+    return axes;
 }
+
+std::vector<Axis> Spec::axes_of(const Expr& expr) const { return axes_in(axis_bits(*this, expr)); }
 
 Decay Spec::decay() const {
     if (!log_decay || log_decay->is_constant(0)) return Decay::kNone;
-    const std::vector<Axis> axes = axes_of(*log_decay);
-    if (contains(axes, Axis::kK)) return Decay::kVector;
-    if (contains(axes, Axis::kT) || contains(axes, Axis::kB)) return Decay::kScalar;
-    return Decay::kConstant;
+    const unsigned axes = axis_bits(*this, *log_decay);
+    if (axes & axis_bit(Axis::kK)) return Decay::kVector;
+    return axes & (axis_bit(Axis::kT) | axis_bit(Axis::kB)) ? Decay::kScalar : Decay::kConstant;
 }
 
 void Spec::validate() const {
-    std::set<std::string> seen;
-    for (const Input& input : inputs) {
-        if (input.name.empty() || input.name == "o" || !seen.insert(input.name).second) {
-            throw Error(ErrorCode::kUnsupported, "inputs", "'" + input.name + "'",
-                        "distinct, non-empty names other than 'o'");
-        }
-        std::set<Axis> axes(input.axes.begin(), input.axes.end());
-        if (axes.size() != input.axes.size() || input.axes.empty()) {
-            throw Error(ErrorCode::kUnsupported, "inputs",
-                        input.name + " " + sluice::to_string(input.axes),
-                        "one or more axes, each once");
-        }
-    }
-    for (const Axis axis : {Axis::kB, Axis::kT}) {
-        const bool found = std::any_of(inputs.begin(), inputs.end(), [&](const Input& input) {
-            return contains(input.axes, axis);
-        });
-        if (!found) {
-            throw Error(ErrorCode::kUnsupported, "inputs",
-                        fmt::format("none with axis {}", sluice::to_string(axis)),
-                        "an input with axis B and one with axis T");
-        }
-    }
-    const bool delta = update == Update::kDelta;
-    const bool rank_one = update == Update::kRankOne;
-    if (beta.has_value() != delta) {
-        throw Error(delta ? ErrorCode::kMissing : ErrorCode::kSurplus, "beta",
-                    beta ? beta->to_string() : "none", "beta exactly with the delta update");
-    }
-    if (rank_one_a.has_value() != rank_one || rank_one_b.has_value() != rank_one) {
-        throw Error(rank_one ? ErrorCode::kMissing : ErrorCode::kSurplus, "rank_one_a, rank_one_b",
-                    "one or both of them", "both exactly with the rank-one update");
-    }
-    if (normalize && update != Update::kAdditive) {
-        throw Error(ErrorCode::kUnsupported, "normalize", "true", "additive updates only");
-    }
-    std::set<std::string> used;
-    for (const Slot& slot : slots(*this)) check_slot(*this, slot, used);
-    for (const Input& input : inputs) {
-        if (!used.contains(input.name)) {
-            throw Error(ErrorCode::kSurplus, "inputs", input.name,
-                        "inputs that an expression reads");
-        }
+    check_declared(inputs);
+    check_update(*this);
+    std::vector<bool> used(inputs.size());
+    for_each_slot(*this, [&](const Slot& slot) { check_slot(*this, slot, used); });
+    const auto unused = std::find(used.begin(), used.end(), false);
+    if (unused != used.end()) {
+        throw Error(ErrorCode::kSurplus, "inputs",
+                    inputs[static_cast<std::size_t>(unused - used.begin())].name,
+                    "inputs that an expression reads");
     }
 }
 

@@ -1,24 +1,60 @@
 #include "sluice/work.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+
+#include "spec/axes.hpp"
+#include "spec/expr_nodes.hpp"
 
 namespace sluice {
 
 namespace {
 
-/// Tokens count over all batch rows, so that rows do not.
-std::int64_t extent(const Shape& shape, Axis axis) {
-    if (axis == Axis::kB) return 1;
-    return axis == Axis::kT ? shape.tokens : shape.dims.extent(axis);
-}
-
 /// Whether the input feeds only the decay: gates have a dtype of their own.
 bool is_gate(const Spec& spec, const std::string& name) {
-    const auto reads = [&](const Expr& e) {
-        const auto names = e.inputs();
-        return std::find(names.begin(), names.end(), name) != names.end();
-    };
-    return spec.log_decay && reads(*spec.log_decay) && !reads(spec.v);
+    return spec.log_decay && reads_input(*spec.log_decay, name) && !reads_input(spec.v, name);
+}
+
+/// Elements of a dense tensor over `axes`. B and T together are the shape's tokens.
+double dense_elements(const Shape& shape, unsigned axes) {
+    const auto tokens = static_cast<double>(shape.tokens);
+    const auto rows = static_cast<double>(shape.dims.B);
+    const bool by_row = axes & axis_bit(Axis::kB);
+    double elements = by_row ? rows : 1;
+    if (axes & axis_bit(Axis::kT)) elements = by_row || rows < 1 ? tokens : tokens / rows;
+    for (const Axis axis : {Axis::kH, Axis::kHV, Axis::kK, Axis::kV}) {
+        if (axes & axis_bit(axis)) elements *= static_cast<double>(shape.dims.extent(axis));
+    }
+    return elements;
+}
+
+double dense_input_bytes(const Spec& spec, const Shape& shape) {
+    double bytes = 0;
+    for (const Input& input : spec.inputs) {
+        const unsigned axes = axis_bits(input.axes);
+        const DType dtype = (axes & axis_bit(Axis::kT)) == 0 ? DType::kFloat32
+                            : is_gate(spec, input.name)      ? shape.gate_dtype
+                                                             : shape.dtype;
+        bytes += dense_elements(shape, axes) * static_cast<double>(size_bytes(dtype));
+    }
+    return bytes;
+}
+
+/// Elements in memory, however often dimensions of stride 0, or windows that overlap, repeat them.
+double distinct_elements(const BoundInput& input, const Dims& dims) {
+    double elements = 1;
+    double span = 1;  // of addresses
+    for (int i = 0; i < kNumAxes; ++i) {
+        const auto axis = static_cast<Axis>(i);
+        if (!input.has(axis)) continue;
+        const auto extent = static_cast<double>(dims.extent(axis));
+        if (extent < 1) return 0;
+        const auto stride =
+            static_cast<double>(std::abs(input.stride[static_cast<std::size_t>(i)]));
+        if (stride > 0) elements *= extent;
+        span += (extent - 1) * stride;
+    }
+    return std::min(elements, span);
 }
 
 }  // namespace
@@ -28,12 +64,18 @@ Shape shape_of(const Problem& problem) {
     shape.dims = problem.dims;
     shape.tokens = problem.dims.B * problem.dims.T;
     shape.dtype = problem.o.dtype;
+    double bytes = 0;
     for (const BoundInput& input : problem.inputs) {
-        if (is_gate(problem.spec, input.name) && input.has(Axis::kT))
+        bytes +=
+            distinct_elements(input, problem.dims) * static_cast<double>(size_bytes(input.dtype));
+        if (input.has(Axis::kT) && is_gate(problem.spec, input.name)) {
             shape.gate_dtype = input.dtype;
+        }
     }
+    shape.input_bytes = bytes;
     shape.reads_state = static_cast<bool>(problem.initial);
     shape.writes_state = static_cast<bool>(problem.final);
+    if (problem.initial) shape.initial_dtype = problem.initial.dtype;
     if (problem.final) shape.state_dtype = problem.final.dtype;
     return shape;
 }
@@ -65,21 +107,14 @@ Work work(const Spec& spec, const Shape& shape, Phase phase) {
     }
     Work total;
     total.flops = per_token * tokens;
-    for (const Input& input : spec.inputs) {
-        double elements = 1;
-        for (const Axis axis : input.axes) elements *= static_cast<double>(extent(shape, axis));
-        const bool per_token_input =
-            std::find(input.axes.begin(), input.axes.end(), Axis::kT) != input.axes.end();
-        const DType dtype = !per_token_input            ? DType::kFloat32
-                            : is_gate(spec, input.name) ? shape.gate_dtype
-                                                        : shape.dtype;
-        total.bytes_read += elements * static_cast<double>(size_bytes(dtype));
+    const double states = static_cast<double>(shape.dims.N) * heads * k * v;
+    const auto bytes_of = [](DType dtype) { return static_cast<double>(size_bytes(dtype)); };
+    total.bytes_read = shape.input_bytes ? *shape.input_bytes : dense_input_bytes(spec, shape);
+    if (shape.reads_state) {
+        total.bytes_read += states * bytes_of(shape.initial_dtype.value_or(shape.state_dtype));
     }
-    const double state = static_cast<double>(shape.dims.N) * heads * k * v *
-                         static_cast<double>(size_bytes(shape.state_dtype));
-    if (shape.reads_state) total.bytes_read += state;
-    total.bytes_written = tokens * heads * v * static_cast<double>(size_bytes(shape.dtype));
-    if (shape.writes_state) total.bytes_written += state;
+    total.bytes_written = tokens * heads * v * bytes_of(shape.dtype);
+    if (shape.writes_state) total.bytes_written += states * bytes_of(shape.state_dtype);
     return total;
 }
 

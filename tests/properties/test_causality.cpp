@@ -8,6 +8,7 @@
 
 #include "core/convert.hpp"
 #include "support/guarded.hpp"
+#include "support/judged.hpp"
 #include "support/plain.hpp"
 #include "support/tolerances.hpp"
 
@@ -15,6 +16,8 @@ namespace sluice::test {
 namespace {
 
 constexpr Dims kDims = {.B = 1, .T = 150, .H = 1, .HV = 2, .K = 20, .V = 24};
+/// What tensor-core kernels take.
+constexpr Dims kWholeTiles = {.B = 1, .T = 150, .H = 1, .HV = 2, .K = 64, .V = 64};
 constexpr std::int64_t kRowBlock = 16;
 
 enum class Change { kValues, kForget, kForgetAll, kNaN };
@@ -50,21 +53,31 @@ struct Setting {
     std::string form;
     Precision precision;
     int chunk;
+    std::string backend = "cpu";
+    Algorithm algorithm = Algorithm::kChunked;
+    DType dtype = DType::kFloat32;
 };
 
 std::string name_of(const Setting& s) {
-    return fmt::format("{}_{}_{}", s.form, to_string(s.precision), s.chunk);
+    return fmt::format("{}_{}_{}_{}", s.backend, s.form, to_string(s.precision), s.chunk);
 }
 void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
 
 class Causality : public testing::TestWithParam<Setting> {
   protected:
+    void SetUp() override { SKIP_WITHOUT(GetParam().backend); }
+
     Plain base() const {
-        Plain plain = make_plain(find_form(GetParam().form), kDims,
-                                 {.kinds = {.gates = Gates::kStrong}, .initial = true});
-        plain.options.precision = GetParam().precision;
-        plain.options.chunk = GetParam().chunk;
-        plain.options.algorithm = Algorithm::kChunked;
+        const Setting& s = GetParam();
+        const bool narrow = size_bytes(s.dtype) == 2;
+        Plain plain =
+            make_plain(find_form(s.form), narrow ? kWholeTiles : kDims,
+                       {.kinds = {.gates = Gates::kStrong}, .dtype = s.dtype, .initial = true});
+        if (narrow) plain.o_dtype = s.dtype;
+        plain.options.backend = s.backend;
+        plain.options.precision = s.precision;
+        plain.options.chunk = s.chunk;
+        plain.options.algorithm = s.algorithm;
         return plain;
     }
 
@@ -109,8 +122,11 @@ std::vector<Setting> settings() {
         list.push_back({form.name, Precision::kFloat32, chunks[i % 5]});
         list.push_back({form.name, i % 4 == 0 ? Precision::kFloat64 : Precision::kBFloat16,
                         chunks[(i + 2) % 5]});
+        list.push_back({form.name, Precision::kFloat32, 0, "cuda", Algorithm::kAuto});
         ++i;
     }
+    list.push_back(
+        {"gla", Precision::kBFloat16, 64, "cuda", Algorithm::kChunked, DType::kBFloat16});
     return list;
 }
 

@@ -5,28 +5,47 @@
 #include "core/convert.hpp"
 #include "support/cases.hpp"
 #include "support/instance.hpp"
+#include "support/judged.hpp"
 #include "support/plain.hpp"
 
 namespace sluice::test {
 namespace {
 
-std::vector<std::string> form_names() {
-    std::vector<std::string> names;
-    for (const Form& form : forms()) names.push_back(form.name);
-    return names;
-}
+struct Setting {
+    std::string form;
+    std::string backend;
+    /// Half-width tensors in whole tiles: what tensor-core kernels take.
+    bool narrow = false;
+};
 
-class Invariance : public testing::TestWithParam<std::string> {
+std::string name_of(const Setting& s) {
+    return fmt::format("{}_{}{}", s.backend, s.form, s.narrow ? "_narrow" : "");
+}
+void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
+
+class Invariance : public testing::TestWithParam<Setting> {
   protected:
-    static Plain problem(const Dims& dims, Gates gates = Gates::kStrong, bool initial = true) {
-        return make_plain(find_form(GetParam()), dims,
-                          {.kinds = {.gates = gates}, .seed = 7, .initial = initial});
+    void SetUp() override { SKIP_WITHOUT(GetParam().backend); }
+
+    static Plain problem(Dims dims, Gates gates = Gates::kStrong, bool initial = true) {
+        const Setting& s = GetParam();
+        if (s.narrow) dims.K = 64, dims.V = 128;
+        Plain plain = make_plain(find_form(s.form), dims,
+                                 {.kinds = {.gates = gates},
+                                  .dtype = s.narrow ? DType::kBFloat16 : DType::kFloat32,
+                                  .seed = 7,
+                                  .initial = initial});
+        plain.options.backend = s.backend;
+        if (s.narrow) plain.o_dtype = DType::kBFloat16;
+        return plain;
     }
+    static bool has_chunks() { return find_judged(GetParam().backend).chunks; }
 
     /// Twice the bound: both sides are computed.
     static void expect_near(const TensorView& a, const TensorView& b, Update update,
                             Quantity quantity, const std::vector<Sequence>& sequences) {
-        const double limit = 2 * bound(Precision::kFloat32, update, quantity);
+        const Precision precision = GetParam().narrow ? Precision::kBFloat16 : Precision::kFloat32;
+        const double limit = 2 * bound(precision, update, quantity);
         const Accuracy accuracy = compare(
             quantity == Quantity::kOutput ? token_blocks(a, b, sequences) : head_blocks(a, b));
         EXPECT_TRUE(within(accuracy, limit)) << describe(accuracy, limit);
@@ -45,8 +64,9 @@ TEST_P(Invariance, AnyChunkAndTheRecurrence) {
     Plain plain = problem(kDims);
     plain.options.algorithm = Algorithm::kRecurrent;
     const Outputs recurrent = run(plain);
-    plain.options.algorithm = Algorithm::kChunked;
-    for (const int chunk : {0, 16, 32, 48, 64, 128, 256}) {
+    plain.options.algorithm = has_chunks() ? Algorithm::kChunked : Algorithm::kAuto;
+    const std::vector<int> chunks = {0, 16, 32, 48, 64, 128, 256};
+    for (const int chunk : has_chunks() ? chunks : std::vector<int>{0}) {
         SCOPED_TRACE(chunk);
         plain.options.chunk = chunk;
         expect_near(plain, run(plain), recurrent);
@@ -94,8 +114,9 @@ TEST_P(Invariance, StepByStepIsForward) {
 // Every backend reads through strides: how the inputs lie cannot change a bit.
 TEST_P(Invariance, BitsDoNotDependOnStrides) {
     for (const Algorithm algorithm : {Algorithm::kChunked, Algorithm::kRecurrent}) {
+        if (algorithm == Algorithm::kChunked && !has_chunks()) continue;
         Case c;
-        c.form = &find_form(GetParam());
+        c.form = &find_form(GetParam().form);
         c.dims = {.B = 2, .T = 70, .H = 2, .HV = 4, .K = 20, .V = 16, .N = 2};
         c.states = States::kDense;
         c.algorithm = algorithm;
@@ -105,7 +126,7 @@ TEST_P(Invariance, BitsDoNotDependOnStrides) {
             c.strides = static_cast<Strides>(kind);
             if (c.strides == Strides::kExpanded) continue;  // holds other values
             Instance instance(c);
-            for (const Finding& finding : instance.judge("cpu")) {
+            for (const Finding& finding : instance.judge(GetParam().backend)) {
                 EXPECT_TRUE(finding.ok()) << describe(finding.accuracy, finding.bound);
             }
             if (!o.defined()) o = Tensor::copy_of(instance.arguments().o, DType::kFloat32);
@@ -128,9 +149,11 @@ TEST_P(Invariance, NarrowOutputsAreTheWideOnesRounded) {
     Plain plain = problem(kDims);
     const Outputs wide = run(plain);
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
-        plain.o_dtype = plain.state_dtype = dtype;
+        if (dtype == DType::kFloat64 && !find_judged(GetParam().backend).float64_tensors) continue;
+        plain.state_dtype = dtype;
+        if (!GetParam().narrow) plain.o_dtype = dtype;
         const Outputs out = run(plain);
-        EXPECT_TRUE(same_bits(out.o, Tensor::copy_of(wide.o, dtype))) << to_string(dtype);
+        EXPECT_TRUE(same_bits(out.o, Tensor::copy_of(wide.o, plain.o_dtype))) << to_string(dtype);
         EXPECT_TRUE(same_bits(out.final, Tensor::copy_of(wide.final, dtype))) << to_string(dtype);
     }
 }
@@ -168,13 +191,23 @@ TEST_P(Invariance, ScaleMultipliesTheOutput) {
     plain.options.scale = 1.0;
     const Outputs b = run(plain);
     EXPECT_TRUE(same_bits(a.final, b.final));
-    for (std::size_t i = 0; i < a.o.elements<float>().size(); ++i) {
-        ASSERT_EQ(4 * a.o.elements<float>()[i], b.o.elements<float>()[i]);
+    for (std::int64_t i = 0; i < a.o.size(); ++i) {
+        ASSERT_EQ(4 * load_element(a.o.view().data, a.o.dtype(), i),
+                  load_element(b.o.view().data, b.o.dtype(), i));
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Invariance, testing::ValuesIn(form_names()),
-                         [](const auto& parameter) { return parameter.param; });
+std::vector<Setting> settings() {
+    std::vector<Setting> list;
+    for (const Judged& backend : judged_backends()) {
+        for (const Form& form : forms()) list.push_back({form.name, backend.name});
+    }
+    list.push_back({"gla", "cuda", true});
+    return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, Invariance, testing::ValuesIn(settings()),
+                         [](const auto& parameter) { return name_of(parameter.param); });
 
 }  // namespace
 }  // namespace sluice::test

@@ -4,35 +4,70 @@
 
 #include <cstring>
 
+#include "support/judged.hpp"
 #include "support/plain.hpp"
 
 namespace sluice::test {
 namespace {
 
-std::vector<std::string> form_names() {
-    std::vector<std::string> names;
-    for (const Form& form : forms()) {
-        // Packed rows share what has no batch axis; these forms keep tokens there.
-        if (form.name != "user_head_delta") names.push_back(form.name);
-    }
-    return names;
-}
+struct Setting {
+    std::string form;
+    std::string backend;
+    /// Half-width tensors in whole tiles: what tensor-core kernels take.
+    bool narrow = false;
+};
 
-class Packing : public testing::TestWithParam<std::string> {
+std::string name_of(const Setting& s) {
+    return fmt::format("{}_{}{}", s.backend, s.form, s.narrow ? "_narrow" : "");
+}
+void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
+
+struct Mode {
+    Precision precision;
+    Algorithm algorithm;
+};
+
+class Packing : public testing::TestWithParam<Setting> {
   protected:
+    void SetUp() override { SKIP_WITHOUT(GetParam().backend); }
+
+    static std::vector<Mode> modes() {
+        if (GetParam().narrow) return {{Precision::kBFloat16, Algorithm::kAuto}};
+        if (!find_judged(GetParam().backend).chunks) {
+            return {{Precision::kFloat32, Algorithm::kRecurrent}};
+        }
+        return {{Precision::kFloat32, Algorithm::kChunked},
+                {Precision::kFloat32, Algorithm::kRecurrent},
+                {Precision::kBFloat16, Algorithm::kChunked}};
+    }
+
+    /// A problem of the setting's types, on its back end. A GPU is shared out by the number of
+    /// sequences, unless told not to.
+    static Plain problem(Dims dims, std::uint64_t seed) {
+        const Setting& s = GetParam();
+        if (s.narrow) dims.K = 64, dims.V = 128;
+        Plain plain = make_plain(find_form(s.form), dims,
+                                 {.kinds = {.gates = Gates::kStrong},
+                                  .dtype = s.narrow ? DType::kBFloat16 : DType::kFloat32,
+                                  .seed = seed,
+                                  .initial = true});
+        plain.options.backend = s.backend;
+        plain.options.batch_invariant = s.backend == "cuda";
+        if (s.narrow) plain.o_dtype = DType::kBFloat16;
+        return plain;
+    }
+
     /// Rows of one sequence each, with their own values and initial states but one set of
     /// per-head parameters.
-    static std::vector<Plain> rows(const std::vector<std::int64_t>& lengths, Precision precision,
+    static std::vector<Plain> rows(const std::vector<std::int64_t>& lengths, const Mode& mode,
                                    int threads) {
         std::vector<Plain> list;
         for (std::size_t n = 0; n < lengths.size(); ++n) {
-            const Dims dims = {.B = 1, .T = lengths[n], .H = 1, .HV = 2, .K = 20, .V = 72};
             Plain row =
-                make_plain(find_form(GetParam()), dims,
-                           {.kinds = {.gates = Gates::kStrong}, .seed = 3 + n, .initial = true});
-            row.options.chunk = 64;
-            row.options.precision = precision;
-            row.options.algorithm = Algorithm::kChunked;
+                problem({.B = 1, .T = lengths[n], .H = 1, .HV = 2, .K = 20, .V = 72}, 3 + n);
+            row.options.chunk = mode.algorithm == Algorithm::kChunked ? 64 : 0;
+            row.options.precision = mode.precision;
+            row.options.algorithm = mode.algorithm;
             row.options.threads = threads;
             for (const Input& input : row.spec.inputs) {
                 if (!list.empty() && !token_dim(input)) {
@@ -57,22 +92,19 @@ class Packing : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(Packing, EachSequenceIsAsAlone) {
-    const std::pair<Precision, Algorithm> modes[] = {
-        {Precision::kFloat32, Algorithm::kChunked},
-        {Precision::kFloat32, Algorithm::kRecurrent},
-        {Precision::kBFloat16, Algorithm::kChunked},
-    };
-    for (const auto& [precision, algorithm] : modes) {
+    for (const Mode& mode : modes()) {
         // Alone there are threads for value tiles; packed there are tasks enough.
         for (const int threads : {1, 5}) {
-            std::vector<Plain> list = rows({65, 0, 130, 1, 16, 63}, precision, threads);
-            for (Plain& row : list) row.options.algorithm = algorithm;
+            std::vector<Plain> list = rows({65, 0, 130, 1, 16, 63}, mode, threads);
             for (int order = 0; order < 2; ++order) {
                 const Outputs pack = run(packed(list));
+                if (GetParam().narrow) {
+                    EXPECT_EQ(pack.plan.kernel, "gla");
+                }
                 std::int64_t begin = 0;
                 for (std::size_t n = 0; n < list.size(); ++n) {
                     SCOPED_TRACE(fmt::format("sequence {} of {} tokens, {} threads, {}", n,
-                                             list[n].dims.T, threads, to_string(algorithm)));
+                                             list[n].dims.T, threads, to_string(mode.algorithm)));
                     expect_same(run(list[n]), pack, static_cast<std::int64_t>(n), begin);
                     begin += list[n].dims.T;
                 }
@@ -83,18 +115,18 @@ TEST_P(Packing, EachSequenceIsAsAlone) {
 }
 
 TEST_P(Packing, BatchRowsAreAsAlone) {
-    Plain batch =
-        make_plain(find_form(GetParam()), {.B = 3, .T = 70, .H = 1, .HV = 2, .K = 16, .V = 40},
-                   {.kinds = {.gates = Gates::kStrong}, .initial = true});
-    batch.options.chunk = 64;
+    Plain batch = problem({.B = 3, .T = 70, .H = 1, .HV = 2, .K = 16, .V = 40}, 1);
+    const Mode mode = modes().front();
+    batch.options.algorithm = mode.algorithm;
+    batch.options.chunk = mode.algorithm == Algorithm::kChunked ? 64 : 0;
     const Outputs all = run(batch);
     for (std::int64_t b = 0; b < 3; ++b) {
         Plain row = batch;
         row.dims.B = row.dims.N = 1;
         for (const Input& input : batch.spec.inputs) {
             if (input.axes.front() != Axis::kB) continue;
-            row.inputs[input.name] =
-                Tensor::copy_of(batch.input(input.name).sliced(0, b, b + 1), DType::kFloat32);
+            row.inputs[input.name] = Tensor::copy_of(batch.input(input.name).sliced(0, b, b + 1),
+                                                     batch.input(input.name).dtype);
         }
         row.initial = Tensor::copy_of(batch.initial->view().sliced(0, b, b + 1), DType::kFloat32);
         if (batch.initial_key_sum) {
@@ -108,7 +140,7 @@ TEST_P(Packing, BatchRowsAreAsAlone) {
 }
 
 TEST_P(Packing, PoisonedNeighboursChangeNothing) {
-    const std::vector<Plain> list = rows({33, 65, 17}, Precision::kFloat32, 1);
+    const std::vector<Plain> list = rows({33, 65, 17}, modes().front(), 1);
     const Outputs alone = run(list[1]);
     for (const bool huge : {false, true}) {
         Plain pack = packed(list);
@@ -134,7 +166,7 @@ TEST_P(Packing, PoisonedNeighboursChangeNothing) {
 }
 
 TEST_P(Packing, BatchInvariantPlansAreAccepted) {
-    std::vector<Plain> list = rows({65, 130}, Precision::kFloat32, 0);
+    std::vector<Plain> list = rows({65, 130}, modes().front(), 0);
     for (Plain& row : list) {
         row.options.batch_invariant = true;
         row.options.chunk = 0;
@@ -147,7 +179,7 @@ TEST_P(Packing, BatchInvariantPlansAreAccepted) {
 
 // The planner may pick the token loop for short sequences: not because of what lies beside them.
 TEST_P(Packing, BatchInvariantPlansDoNotDependOnTheNeighboursLength) {
-    std::vector<Plain> list = rows({5, 200}, Precision::kFloat32, 0);
+    std::vector<Plain> list = rows({5, 200}, modes().front(), 0);
     for (Plain& row : list) {
         row.options.batch_invariant = true;
         row.options.chunk = 0;
@@ -156,8 +188,20 @@ TEST_P(Packing, BatchInvariantPlansDoNotDependOnTheNeighboursLength) {
     expect_same(run(list[0]), run(packed(list)), 0, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Packing, testing::ValuesIn(form_names()),
-                         [](const auto& parameter) { return parameter.param; });
+std::vector<Setting> settings() {
+    std::vector<Setting> list;
+    for (const Judged& backend : judged_backends()) {
+        for (const Form& form : forms()) {
+            // Packed rows share what has no batch axis; this form keeps tokens there.
+            if (form.name != "user_head_delta") list.push_back({form.name, backend.name});
+        }
+    }
+    list.push_back({"gla", "cuda", true});
+    return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, Packing, testing::ValuesIn(settings()),
+                         [](const auto& parameter) { return name_of(parameter.param); });
 
 }  // namespace
 }  // namespace sluice::test

@@ -97,9 +97,9 @@ TEST(Backends, AreListedAndFound) {
         EXPECT_EQ(&find_backend(backend->name()), backend);
         EXPECT_FALSE(backend->summary().empty());
     }
-    EXPECT_EQ(names, "cpu oracle ");
+    EXPECT_EQ(names, "cuda cpu oracle ");
     EXPECT_EQ(refusal([] { (void)find_backend("gpu"); }),
-              "unsupported | backend | 'gpu' | cpu, oracle");
+              "unsupported | backend | 'gpu' | cuda, cpu, oracle");
 }
 
 TEST(Backends, ANamedOneIsUsed) {
@@ -109,7 +109,8 @@ TEST(Backends, ANamedOneIsUsed) {
         EXPECT_EQ(run(plain).plan.backend, name);
     }
     plain.options.backend = "gpu";
-    EXPECT_EQ(refusal([&] { (void)run(plain); }), "unsupported | backend | 'gpu' | cpu, oracle");
+    EXPECT_EQ(refusal([&] { (void)run(plain); }),
+              "unsupported | backend | 'gpu' | cuda, cpu, oracle");
 }
 
 // Run by the next test in processes of its own: the environment is read once.
@@ -140,7 +141,7 @@ TEST(Backends, TheEnvironmentChoosesTheDefault) {
     const std::pair<const char*, const char*> expected[] = {
         {"SLUICE_BACKEND=", "ran on cpu\n"},
         {"SLUICE_BACKEND=oracle", "ran on oracle\n"},
-        {"SLUICE_BACKEND=gpu", "refused: backend: got 'gpu'; accepted: cpu, oracle\n"},
+        {"SLUICE_BACKEND=gpu", "refused: backend: got 'gpu'; accepted: cuda, cpu, oracle\n"},
     };
     for (const auto& [environment, line] : expected) {
         const std::string output = default_backend(environment);

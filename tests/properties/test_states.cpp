@@ -6,6 +6,8 @@
 
 #include "core/convert.hpp"
 #include "support/guarded.hpp"
+#include "support/judged.hpp"
+#include "support/on_device.hpp"
 #include "support/plain.hpp"
 #include "support/tolerances.hpp"
 
@@ -22,6 +24,8 @@ std::vector<std::string> form_names() {
 
 class States : public testing::TestWithParam<std::tuple<std::string, std::string>> {
   protected:
+    void SetUp() override { SKIP_WITHOUT(std::get<1>(GetParam())); }
+
     static Plain problem(const Dims& dims = kDims) {
         Plain plain = make_plain(find_form(std::get<0>(GetParam())), dims,
                                  {.kinds = {.gates = Gates::kMild}, .seed = 9, .initial = true});
@@ -94,7 +98,7 @@ TEST_P(States, PoolsAreDenseStatesElsewhere) {
     PoolCall call = pool_call(plain, {4, 0, 6}, 7);
     call.arguments.state.read_slots = call.index({4, 0, 6});
     call.arguments.state.write_slots = call.index({1, 5, 2});
-    forward(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options);
     EXPECT_TRUE(same_bits(call.o, dense.o));
     const std::int64_t slots[] = {1, 5, 2};
     for (std::int64_t n = 0; n < 3; ++n) {
@@ -114,7 +118,7 @@ TEST_P(States, OnePoolInPlace) {
     call.arguments.state.read_slots = call.index({4, 0, 6});
     // In its own slot, in another one, and nowhere.
     call.arguments.state.write_slots = call.index({4, 3, -1});
-    forward(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options);
     EXPECT_TRUE(same_bits(call.o, dense.o));
     EXPECT_TRUE(same_bits(row(call.initial, 4), row(dense.final, 0)));
     EXPECT_TRUE(same_bits(row(call.initial, 3), row(dense.final, 1)));
@@ -133,7 +137,7 @@ TEST_P(States, MinusOneReadsZeroAndWritesNothing) {
     PoolCall call = pool_call(plain, {4, -1, 6}, 7);
     call.arguments.state.read_slots = call.index({4, -1, 6});
     call.arguments.state.write_slots = call.index({-1, 2, 0});
-    forward(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options);
     EXPECT_TRUE(same_bits(row(call.o, 0), row(with.o, 0)));
     EXPECT_TRUE(same_bits(row(call.o, 1), row(without.o, 1)));
     EXPECT_TRUE(same_bits(row(call.final, 2), row(without.final, 1)));
@@ -154,7 +158,7 @@ TEST_P(States, OneSlotReadByAll) {
     PoolCall call = pool_call(plain, {3, 3, 3}, 4);
     call.arguments.state.read_slots = call.index({3, 3, 3});
     call.arguments.state.write_slots = call.index({0, 1, 2});
-    forward(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options);
     EXPECT_TRUE(same_bits(call.o, dense.o));
     EXPECT_TRUE(same_bits(call.final.view().sliced(0, 0, 3), dense.final));
 }
@@ -170,7 +174,7 @@ TEST_P(States, MaskedSequencesStartFromZero) {
     assign(row(*plain.initial, 1), poisoned(DType::kFloat32, plain.state_shape(1)));
     PoolCall call = pool_call(plain, {0, 1, 2}, 3);
     call.arguments.state.has_initial = call.index({1, 0, 1}, DType::kBool);
-    forward(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options);
     for (std::int64_t n = 0; n < 3; ++n) {
         const Outputs& expected = n == 1 ? without : with;
         EXPECT_TRUE(same_bits(row(call.o, n), row(expected.o, n)));
@@ -231,7 +235,9 @@ TEST_P(States, CheckpointsAreFinalStatesOfTheBeginning) {
     dims.B = 2;
     dims.T = 200;
     Plain plain = problem(dims);
-    for (const int chunk : {0, 16, 48, 128}) {
+    // A back end that need not have chunks chooses for itself.
+    const bool chunks = plain.options.backend != "cuda";
+    for (const int chunk : chunks ? std::vector<int>{0, 16, 48, 128} : std::vector<int>{0}) {
         SCOPED_TRACE(chunk);
         plain.options.chunk = chunk;
         const Outputs whole = run(plain);
@@ -246,7 +252,7 @@ TEST_P(States, CheckpointsAreFinalStatesOfTheBeginning) {
         call.arguments.state.checkpoint_positions =
             call.index({std::begin(positions), std::end(positions)});
         call.arguments.state.checkpoint_slots = call.index({std::begin(slots), std::end(slots)});
-        forward(plain.spec, call.arguments, plain.options);
+        test::call(plain.spec, call.arguments, plain.options);
         // Asking for states inside changes nothing outside, but for where a longer chunk is cut.
         if (64 % whole.plan.chunk == 0) {
             EXPECT_TRUE(same_bits(call.o, whole.o));
@@ -281,7 +287,7 @@ TEST_P(States, PaddingRowsOfAStepAreZeroAndTouchNothing) {
     PoolCall call = pool_call(plain, {4, -1, 6}, 7);
     call.arguments.state.read_slots = call.index({4, -1, 6});
     call.arguments.state.write_slots = call.index({1, -1, 2});
-    step(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options, Phase::kDecode);
     EXPECT_TRUE(same_bits(row(call.o, 0), row(dense.o, 0)));
     EXPECT_TRUE(same_bits(row(call.o, 2), row(dense.o, 2)));
     EXPECT_TRUE(same_bits(row(call.o, 1), Tensor::zeros(DType::kFloat32, {1, 1, 2, 24})));
@@ -308,7 +314,7 @@ TEST_P(States, PaddingRowsMayHoldGarbage) {
     call.arguments.state.final_key_sum = call.arguments.state.initial_key_sum;
     call.arguments.state.read_slots = call.index({0, -1, 2});
     call.arguments.state.write_slots = call.arguments.state.read_slots;
-    step(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options, Phase::kDecode);
     EXPECT_TRUE(same_bits(row(call.o, 0), row(dense.o, 0)));
     EXPECT_TRUE(same_bits(row(call.o, 1), Tensor::zeros(DType::kFloat32, {1, 2, 2, 24})));
     EXPECT_TRUE(untouched(row(call.initial, 1)));
@@ -323,7 +329,7 @@ TEST_P(States, DiscardedStatesStillGiveOutputs) {
     const Outputs dense = run(plain, Phase::kDecode);
     PoolCall call = pool_call(plain, {0, 1, 2}, 3);
     call.arguments.state.write_slots = call.index({-1, 0, -1});
-    step(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options, Phase::kDecode);
     EXPECT_TRUE(same_bits(call.o, dense.o));
     EXPECT_TRUE(same_bits(row(call.final, 0), row(dense.final, 1)));
     EXPECT_TRUE(untouched(call.final.view().sliced(0, 1, 3)));
@@ -337,7 +343,7 @@ TEST_P(States, StateAfterEveryTokenOfAStep) {
     call.arguments.state.read_slots = call.index({0, 1, 2});
     const Tensor slots = index_tensor({2, 3, 4, 5, 6, -1, 7, 8, 13, 12, 11, -1});
     call.arguments.state.write_slots = TensorView(slots.view().data, DType::kInt64, {3, 4});
-    step(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options, Phase::kDecode);
     Plain recurrent = plain;
     recurrent.options.algorithm = Algorithm::kRecurrent;
     for (std::int64_t t = 0; t < 4; ++t) {
@@ -372,7 +378,7 @@ TEST_P(States, SpeculativeDecodingRollsBack) {
     first.arguments.state.final = pool.view();
     if (whole.spec.normalize) first.arguments.state.final_key_sum = sum_pool.view();
     first.arguments.state.write_slots = matrix;
-    step(draft.spec, first.arguments, draft.options);
+    test::call(draft.spec, first.arguments, draft.options, Phase::kDecode);
 
     // Sequence n goes on with tokens kept[n] ... kept[n] + 2.
     Plain next = tokens_of(whole, 0, 2);
@@ -389,7 +395,7 @@ TEST_P(States, SpeculativeDecodingRollsBack) {
     if (whole.spec.normalize) second.arguments.state.initial_key_sum = sum_pool.view();
     second.arguments.state.read_slots = matrix;
     second.arguments.state.accepted = second.index(kept);
-    step(next.spec, second.arguments, next.options);
+    test::call(next.spec, second.arguments, next.options, Phase::kDecode);
 
     Plain recurrent = whole;
     recurrent.options.algorithm = Algorithm::kRecurrent;
@@ -413,13 +419,13 @@ TEST_P(States, MatrixOfReadSlotsWithoutCounts) {
     const Tensor slots = index_tensor({5, 0, 3, 0, 1, 0});
     call.arguments.state.read_slots = TensorView(slots.view().data, DType::kInt64, {3, 2});
     call.arguments.state.write_slots = call.index({0, 1, 2});
-    step(plain.spec, call.arguments, plain.options);
+    test::call(plain.spec, call.arguments, plain.options, Phase::kDecode);
     EXPECT_TRUE(same_bits(call.o, dense.o));
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, States,
                          testing::Combine(testing::ValuesIn(form_names()),
-                                          testing::Values("cpu", "oracle")),
+                                          testing::Values("cpu", "oracle", "cuda")),
                          [](const auto& parameter) {
                              return std::get<0>(parameter.param) + "_" +
                                     std::get<1>(parameter.param);

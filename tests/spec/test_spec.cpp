@@ -163,6 +163,16 @@ const BadSpec kBadSpecs[] = {
      },
      "unsupported | log_decay | l2norm(g) | l2norm in q, k, rank_one_a and rank_one_b only (it "
      "sums over key channels)"},
+    {"l2norm without key channels",
+     [](Spec& s) {
+         s.inputs.push_back({"m", {Axis::kT, Axis::kH}, ""});
+         s.q = s.q * l2norm(exp(Expr::input("m")));
+     },
+     "unsupported | q | l2norm(exp(m)) over axes [T, H] | l2norm of expressions that vary over "
+     "axis K"},
+    {"beta with the wrong number of operands, without delta",
+     [](Spec& s) { s.beta = Expr::make(Op::kNegate, {}); },
+     "surplus | beta | -() | beta exactly with the delta update"},
     {"value channels in k", [](Spec& s) { s.k = s.k * Expr::input("v"); },
      "unsupported | k | k * v over axes [B, T, H, HV, K, V] | axes within [B, T, H, HV, K]"},
     {"key heads in v",
@@ -204,6 +214,25 @@ const BadSpec kBadSpecs[] = {
      },
      "unsupported | v | 1 | an expression that varies over axis V"},
 };
+
+// Every operation below is the operand of the next one twice: trees of 2^60 nodes.
+TEST(Spec, ReadsSharedOperandsOnce) {
+    const auto halves = [](Expr x) {
+        for (int i = 0; i < 60; ++i) x = 0.5 * x + 0.5 * x;
+        return x;
+    };
+    Spec spec = make_spec("kda", {{{"g_raw", {1, 1, 1, 1}}}, {{"qk_l2norm", "true"}}});
+    spec.q = l2norm(halves(spec.q));
+    spec.v = halves(spec.v);
+    spec.log_decay = halves(*spec.log_decay);
+    spec.beta = halves(*spec.beta);
+    EXPECT_EQ(refusal([&] { spec.validate(); }), "accepted");
+    EXPECT_EQ(spec.decay(), Decay::kVector);
+    EXPECT_EQ(to_string(spec.axes_of(*spec.beta)), "[B, T, HV]");
+    EXPECT_LT(spec.to_string().size(), 10'000);
+    spec.v = spec.v * Expr::input("q");
+    EXPECT_NE(refusal([&] { spec.validate(); }), "accepted");
+}
 
 TEST(Spec, RefusesWhatIsNotInTheFamily) {
     for (const BadSpec& bad : kBadSpecs) {

@@ -147,5 +147,71 @@ TEST(Work, ShapeFollowsTheProblem) {
     EXPECT_EQ(work(problem).flops, work(call.spec, shape, Phase::kPrefill).flops);
 }
 
+// Gated delta rule, B 2, T 70, H 2, HV 4, K 8, V 12: q and k of 2240 elements, v 6720, g and beta
+// 560 each, and o 6720.
+TEST(Work, InputsCountWithTheirOwnDtypes) {
+    test::Call call;
+    call.input("k") = call.zeros(DType::kBFloat16, {2, 70, 2, 8});
+    call.input("v") = call.zeros(DType::kFloat16, {2, 70, 4, 12});
+    call.input("beta") = call.zeros(DType::kFloat64, {2, 70, 4});
+    const Work w = work(bind(call.spec, call.arguments, {}));
+    EXPECT_EQ(w.bytes_read, 2240 * 4 + 2240 * 2 + 6720 * 2 + 560 * 4 + 560 * 8);
+    EXPECT_EQ(w.bytes_written, 6720 * 4);
+    call.arguments.o = call.poison(DType::kBFloat16, {2, 70, 4, 12});
+    const Work narrow = work(bind(call.spec, call.arguments, {}));
+    EXPECT_EQ(narrow.bytes_read, w.bytes_read);
+    EXPECT_EQ(narrow.bytes_written, 6720 * 2);
+}
+
+TEST(Work, ExpandedDimensionsCountOnce) {
+    test::Call call;
+    call.input("q").stride_elements[2] = 0;                   // one key head's queries for both
+    call.input("g").stride_elements = {0, 1, 0};              // one gate per token
+    call.input("beta").stride_elements = {0, 0, 0};           // one number
+    call.input("v").stride_elements = {70 * 48, -48, 12, 1};  // tokens backwards
+    call.input("v").data = static_cast<float*>(call.input("v").data) + 69 * 48;
+    const Work w = work(bind(call.spec, call.arguments, {}));
+    EXPECT_EQ(w.bytes_read, 4 * (1120 + 2240 + 6720 + 70 + 1));
+}
+
+// Rows of eight keys that begin one element apart share all but one.
+TEST(Work, OverlappingWindowsCountOnce) {
+    test::Call call;
+    call.input("k").stride_elements = {71, 1, 0, 1};
+    const Work w = work(bind(call.spec, call.arguments, {}));
+    EXPECT_EQ(w.bytes_read, 4 * (2240 + (71 + 69 + 7 + 1) + 6720 + 560 + 560));
+}
+
+TEST(Work, NothingIsReadOfNoTokens) {
+    test::Call call(make_spec("gla"), {.B = 2, .T = 0, .H = 2, .HV = 4, .K = 8, .V = 12, .N = 2});
+    const Work w = work(bind(call.spec, call.arguments, {}));
+    EXPECT_EQ(w.bytes(), 0);
+    EXPECT_EQ(w.flops, 0);
+}
+
+TEST(Work, StatesCountWithTheirOwnDtypes) {
+    test::Call call;
+    const double inputs = work(bind(call.spec, call.arguments, {})).bytes_read;
+    call.arguments.state.initial = call.zeros(DType::kBFloat16, {2, 4, 8, 12});
+    EXPECT_EQ(work(bind(call.spec, call.arguments, {})).bytes_read, inputs + 768 * 2);
+    call.arguments.state.final = call.zeros(DType::kFloat64, {2, 4, 8, 12});
+    const Work w = work(bind(call.spec, call.arguments, {}));
+    EXPECT_EQ(w.bytes_read, inputs + 768 * 2);
+    EXPECT_EQ(w.bytes_written, 6720 * 4 + 768 * 8);
+}
+
+// Without tensors: an input of rows but no tokens, and one that all rows share.
+TEST(Work, DenseInputsCountByTheirAxes) {
+    Shape shape = one_token();
+    shape.dims = {.B = 3, .T = 10, .H = 1, .HV = 2, .K = 128, .V = 128, .N = 3};
+    shape.tokens = 30;
+    Spec spec = make_spec("linear");
+    const double plain = work(spec, shape, Phase::kPrefill).bytes_read;
+    spec.inputs.push_back({"per_row", {Axis::kB, Axis::kHV}, ""});
+    EXPECT_EQ(work(spec, shape, Phase::kPrefill).bytes_read, plain + 3 * 2 * 4);
+    spec.inputs.back() = {"per_position", {Axis::kT, Axis::kHV}, ""};
+    EXPECT_EQ(work(spec, shape, Phase::kPrefill).bytes_read, plain + 10 * 2 * 2);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -20,11 +20,21 @@ const char* to_string(Packing packing) noexcept {
     return kNames[static_cast<int>(packing)];
 }
 
-Precision Case::resolved_precision() const {
+Precision Case::resolved_precision(DeviceKind device) const {
     if (precision != Precision::kAuto) return precision;
     // Per-head parameters have float64 when the tokens have.
-    return dtype == DType::kFloat64 && gate_dtype == DType::kFloat64 ? Precision::kFloat64
-                                                                     : Precision::kFloat32;
+    if (dtype == DType::kFloat64 && gate_dtype == DType::kFloat64) return Precision::kFloat64;
+    // A time step is a factor of the values, too.
+    const bool narrow = size_bytes(dtype) == 2 &&
+                        (form->gate != GateFormula::kTimeStep || size_bytes(gate_dtype) == 2);
+    return device == DeviceKind::kCuda && narrow ? Precision::kBFloat16 : Precision::kFloat32;
+}
+
+bool Case::has_float64() const noexcept {
+    const bool states_hold =
+        (states != States::kNone || checkpoints) && state_dtype == DType::kFloat64;
+    return dtype == DType::kFloat64 || gate_dtype == DType::kFloat64 ||
+           o_dtype == DType::kFloat64 || states_hold;
 }
 
 Regime Case::regime() const {
@@ -42,10 +52,11 @@ std::string Case::name() const {
     text += fmt::format(" {} gates:{} o:{} state:{}", sluice::to_string(dtype),
                         sluice::to_string(gate_dtype), sluice::to_string(o_dtype),
                         sluice::to_string(state_dtype));
-    text += fmt::format(" | gates {} keys {} beta {} | states {} {}{} | {} |",
-                        to_string(kinds.gates), to_string(kinds.keys), to_string(kinds.beta),
-                        to_string(states), sluice::to_string(layout),
-                        checkpoints ? " checkpoints" : "", to_string(strides));
+    text +=
+        fmt::format(" | gates {} keys {} beta {} | states {} {}{} | {}{} |", to_string(kinds.gates),
+                    to_string(kinds.keys), to_string(kinds.beta), to_string(states),
+                    sluice::to_string(layout), checkpoints ? " checkpoints" : "",
+                    to_string(strides), alignment == Alignment::kElement ? "" : " aligned");
     return text + fmt::format(" {} {} chunk {} threads {} seed {:#x}", sluice::to_string(algorithm),
                               sluice::to_string(precision), chunk, threads, seed);
 }
@@ -146,6 +157,7 @@ class Table {
         c.seed = random_.next();
         choose_dtypes(c);
         c.poison = random_.chance(0.5) ? Poison::kNaN : Poison::kHuge;
+        c.alignment = c.seed >> 32 & 1U ? Alignment::kSixteenBytes : Alignment::kElement;
         c.strides = hand.strides.next();
         c.states = hand.states.next();
         c.layout = random_.chance(0.5) ? StateLayout::kKeyFirst : StateLayout::kValueFirst;

@@ -47,6 +47,7 @@ struct Case {
     bool checkpoints = false;
     Strides strides = Strides::kContiguous;
     Poison poison = Poison::kNaN;
+    Alignment alignment = Alignment::kElement;
     Algorithm algorithm = Algorithm::kAuto;
     Precision precision = Precision::kAuto;
     int chunk = 0;
@@ -54,8 +55,10 @@ struct Case {
     std::uint64_t seed = 0;
 
     [[nodiscard]] std::string name() const;
-    /// What Precision::kAuto means for these dtypes.
-    [[nodiscard]] Precision resolved_precision() const;
+    /// What Precision::kAuto means for these dtypes on a device.
+    [[nodiscard]] Precision resolved_precision(DeviceKind device = DeviceKind::kCpu) const;
+    /// Whether any tensor of the call holds float64.
+    [[nodiscard]] bool has_float64() const noexcept;
     [[nodiscard]] Regime regime() const;
 };
 

@@ -15,7 +15,8 @@ const char* to_string(Strides strides) noexcept {
 
 namespace {
 
-constexpr std::int64_t kMargin = 37;  // elements; odd, so that data is aligned to elements only
+/// Elements on either side of the data. A vector of bytes is aligned to 16 of them.
+std::int64_t margin(Alignment alignment) { return alignment == Alignment::kElement ? 37 : 64; }
 
 /// Strides of `shape` inside a buffer, and the buffer's element count without margins.
 struct Placement {
@@ -56,13 +57,14 @@ Placement place(const std::vector<std::int64_t>& shape, Strides kind) {
 
 }  // namespace
 
-Guarded::Guarded(const std::vector<std::int64_t>& shape, DType dtype, Strides strides) {
+Guarded::Guarded(const std::vector<std::int64_t>& shape, DType dtype, Strides strides,
+                 Alignment alignment) {
     const Placement placement = place(shape, strides);
     const auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
-    const std::int64_t total = placement.elements + 2 * kMargin;
+    const std::int64_t total = placement.elements + 2 * margin(alignment);
     memory_ = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(total * bytes));
-    view_ = TensorView(memory_->data() + (kMargin + placement.first) * bytes, dtype, shape,
-                       placement.strides);
+    view_ = TensorView(memory_->data() + (margin(alignment) + placement.first) * bytes, dtype,
+                       shape, placement.strides);
 }
 
 void Guarded::fill(Poison poison) {
@@ -79,8 +81,9 @@ void Guarded::fill(Poison poison) {
 
 void Guarded::snapshot() { before_ = *memory_; }
 
-Guarded Guarded::input(const Values& values, DType dtype, Strides strides, Poison poison) {
-    Guarded tensor(values.shape, dtype, strides);
+Guarded Guarded::input(const Values& values, DType dtype, Strides strides, Poison poison,
+                       Alignment alignment) {
+    Guarded tensor(values.shape, dtype, strides, alignment);
     tensor.fill(poison);
     std::size_t i = 0;
     for_each_offset(tensor.view_, [&](std::int64_t offset) {
@@ -90,8 +93,10 @@ Guarded Guarded::input(const Values& values, DType dtype, Strides strides, Poiso
     return tensor;
 }
 
-Guarded Guarded::output(const std::vector<std::int64_t>& shape, DType dtype, Strides strides) {
-    Guarded tensor(shape, dtype, strides == Strides::kExpanded ? Strides::kPadded : strides);
+Guarded Guarded::output(const std::vector<std::int64_t>& shape, DType dtype, Strides strides,
+                        Alignment alignment) {
+    Guarded tensor(shape, dtype, strides == Strides::kExpanded ? Strides::kPadded : strides,
+                   alignment);
     tensor.fill(Poison::kNaN);
     tensor.snapshot();
     return tensor;
@@ -99,7 +104,7 @@ Guarded Guarded::output(const std::vector<std::int64_t>& shape, DType dtype, Str
 
 Guarded Guarded::indices(const std::vector<std::int64_t>& shape,
                          const std::vector<std::int64_t>& values, DType dtype) {
-    Guarded tensor(shape, dtype, Strides::kInterleaved);
+    Guarded tensor(shape, dtype, Strides::kInterleaved, Alignment::kElement);
     std::memset(tensor.memory_->data(), 0x7f, tensor.memory_->size());
     std::size_t i = 0;
     for_each_offset(tensor.view_, [&](std::int64_t offset) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,14 +28,20 @@ inline constexpr int kNumStrides = 7;
 
 enum class Poison : unsigned char { kNaN, kHuge };
 
+/// Where element 0 of a buffer's data lies.
+enum class Alignment : unsigned char {
+    kElement,       // at an address that only the element's size divides
+    kSixteenBytes,  // where vector loads and bulk copies can start, strides permitting
+};
+
 class Guarded {
   public:
     /// An input that holds `values`, rounded to `dtype`.
     [[nodiscard]] static Guarded input(const Values& values, DType dtype, Strides strides,
-                                       Poison poison);
+                                       Poison poison, Alignment alignment = Alignment::kElement);
     /// An output whose elements are poison (NaN) until they are written.
     [[nodiscard]] static Guarded output(const std::vector<std::int64_t>& shape, DType dtype,
-                                        Strides strides);
+                                        Strides strides, Alignment alignment = Alignment::kElement);
     /// An int32 or int64 vector or matrix, or a bool vector.
     [[nodiscard]] static Guarded indices(const std::vector<std::int64_t>& shape,
                                          const std::vector<std::int64_t>& values, DType dtype);
@@ -44,9 +51,12 @@ class Guarded {
     /// view().
     [[nodiscard]] bool untouched_outside(const std::vector<TensorView>& writable) const;
     [[nodiscard]] bool untouched() const { return untouched_outside({}); }
+    /// All of it, with what lies around the elements.
+    [[nodiscard]] std::span<const std::byte> memory() const noexcept { return *memory_; }
 
   private:
-    Guarded(const std::vector<std::int64_t>& shape, DType dtype, Strides strides);
+    Guarded(const std::vector<std::int64_t>& shape, DType dtype, Strides strides,
+            Alignment alignment);
     void fill(Poison poison);
     void snapshot();
 

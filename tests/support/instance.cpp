@@ -6,6 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "support/on_device.hpp"
+
 namespace sluice::test {
 
 namespace {
@@ -71,8 +73,9 @@ void Instance::make_inputs() {
     for (const Input& input : spec_.inputs) {
         DType dtype = is_gate(input.name) ? case_.gate_dtype : case_.dtype;
         if (!is_per_token(input) && case_.dtype != DType::kFloat64) dtype = DType::kFloat32;
-        const Guarded& tensor = keep(
-            input.name, Guarded::input(values.at(input.name), dtype, case_.strides, case_.poison));
+        const Guarded& tensor =
+            keep(input.name, Guarded::input(values.at(input.name), dtype, case_.strides,
+                                            case_.poison, case_.alignment));
         arguments_.inputs.emplace_back(input.name, tensor.view());
     }
     // The order of the arguments is the caller's.
@@ -81,8 +84,9 @@ void Instance::make_inputs() {
                     static_cast<std::ptrdiff_t>(case_.seed % arguments_.inputs.size()),
                 arguments_.inputs.end());
     const Dims& d = case_.dims;
-    arguments_.o =
-        keep("o", Guarded::output({d.B, d.T, d.HV, d.V}, case_.o_dtype, case_.strides)).view();
+    arguments_.o = keep("o", Guarded::output({d.B, d.T, d.HV, d.V}, case_.o_dtype, case_.strides,
+                                             case_.alignment))
+                       .view();
     std::int64_t begin = 0;
     for (std::int64_t n = 0; n < d.N; ++n) {
         Sequence sequence;
@@ -142,15 +146,15 @@ void Instance::make_state_pair(bool key_sum) {
         if (key_sum) {
             for (double& x : values.data) x = std::abs(x);
         }
-        initial = keep("initial" + suffix,
-                       Guarded::input(values, case_.state_dtype, strides, case_.poison))
+        initial = keep("initial" + suffix, Guarded::input(values, case_.state_dtype, strides,
+                                                          case_.poison, case_.alignment))
                       .view();
     }
     if (in_place(case_.states)) {
         final = initial;
     } else {
         final = keep("final" + suffix, Guarded::output(state_shape(final_slots_, key_sum),
-                                                       case_.state_dtype, strides))
+                                                       case_.state_dtype, strides, case_.alignment))
                     .view();
     }
 }
@@ -175,7 +179,7 @@ void Instance::make_checkpoints(Random& random) {
     s.checkpoint_slots = index_vector("checkpoint_slots", checkpoint_slots_);
     s.checkpoints =
         keep("checkpoints", Guarded::output(state_shape(count + 3, false), case_.state_dtype,
-                                            state_strides(case_.strides)))
+                                            state_strides(case_.strides), case_.alignment))
             .view();
 }
 
@@ -226,7 +230,7 @@ void Instance::run_oracle() {
 
 Finding Instance::finding(const char* name, Quantity quantity, const std::vector<Block>& blocks,
                           DType stored) const {
-    const Precision precision = case_.resolved_precision();
+    const Precision precision = plan_.precision;
     const double rounding = storage_bound(precision, stored);
     return {name, quantity, compare(blocks),
             bound(precision, spec_.update, quantity, case_.regime()) + rounding, rounding > 0};
@@ -250,8 +254,12 @@ void Instance::compare_states(const char* name, const TensorView& result,
 std::vector<Finding> Instance::judge(const std::string& backend) {
     run_oracle();
     options_.backend = backend;
-    plan_ = case_.phase == Phase::kPrefill ? forward(spec_, arguments_, options_)
-                                           : step(spec_, arguments_, options_);
+    std::vector<Range> guards;
+    for (const auto& [name, tensor] : tensors_) {
+        const auto begin = reinterpret_cast<std::uintptr_t>(tensor.memory().data());
+        guards.push_back({begin, begin + tensor.memory().size()});
+    }
+    plan_ = call(spec_, arguments_, options_, case_.phase, guards);
     std::vector<Finding> findings;
     findings.push_back(
         finding("o", Quantity::kOutput, token_blocks(arguments_.o, o_, sequences_), case_.o_dtype));

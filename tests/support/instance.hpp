@@ -34,7 +34,8 @@ class Instance {
     [[nodiscard]] const Options& options() const noexcept { return options_; }
 
     /// Runs the oracle into float64 tensors of its own, then `backend` into the case's, and
-    /// compares. Once per instance: a state in place is spent.
+    /// compares, by the bounds of the plan's precision. Once per instance: a state in place is
+    /// spent.
     [[nodiscard]] std::vector<Finding> judge(const std::string& backend);
     /// After judge(): everything that was written or changed and should not have been.
     [[nodiscard]] std::vector<std::string> memory_faults() const;

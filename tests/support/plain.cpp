@@ -6,6 +6,7 @@
 
 #include "core/convert.hpp"
 #include "support/guarded.hpp"
+#include "support/on_device.hpp"
 
 namespace sluice::test {
 
@@ -162,8 +163,7 @@ Outputs run_into(const Plain& plain, Phase phase, const Options& options, DType 
         offsets = index_tensor(ends);
         arguments.cu_seqlens = offsets.view();
     }
-    out.plan = phase == Phase::kPrefill ? forward(plain.spec, arguments, options)
-                                        : step(plain.spec, arguments, options);
+    out.plan = call(plain.spec, arguments, options, phase);
     return out;
 }
 

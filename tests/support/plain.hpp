@@ -57,7 +57,7 @@ struct Outputs {
     Plan plan;
 };
 
-/// Runs `plain` into poisoned outputs.
+/// Runs `plain` into poisoned outputs, on the back end (and its device) that its options name.
 [[nodiscard]] Outputs run(const Plain& plain, Phase phase = Phase::kPrefill);
 /// The same on the float64 oracle, with float64 outputs.
 [[nodiscard]] Outputs run_oracle(const Plain& plain);

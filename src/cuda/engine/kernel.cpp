@@ -69,13 +69,15 @@ int Kernel::attribute(FunctionAttribute which) const {
     return value;
 }
 
-const Kernel& find_kernel(const KernelSource& source, int gpu_index, CompilePolicy policy) {
+const Kernel& find_kernel(const KernelSource& source, int gpu_index, CompilePolicy policy,
+                          bool* compiled) {
     Entry& entry = entry_of(source, gpu_index);
     const std::scoped_lock lock(entry.mutex);
     if (!entry.kernel) {
         (void)require_driver();  // before seconds of compiling
         const Cubin cubin = find_cubin(default_cubin_sources(), source, policy);
         entry.kernel = std::make_unique<const Kernel>(gpu_index, cubin.bytes, source.function);
+        if (compiled != nullptr && cubin.origin == CubinOrigin::kCompiler) *compiled = true;
     }
     return *entry.kernel;
 }

@@ -36,8 +36,8 @@ class Kernel {
 };
 
 /// The kernel, loaded on first use and kept until the process ends. Thread-safe; calls for
-/// different kernels do not wait for each other.
+/// different kernels do not wait for each other. Sets `compiled` if this call had to compile it.
 [[nodiscard]] const Kernel& find_kernel(const KernelSource& source, int gpu_index,
-                                        CompilePolicy policy);
+                                        CompilePolicy policy, bool* compiled = nullptr);
 
 }  // namespace sluice::cuda

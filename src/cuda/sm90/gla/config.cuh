@@ -47,7 +47,7 @@ struct Config {
     /// A product may not write more registers than a thread is launched with has room for.
     static constexpr bool kWholeStateProduct = kKeys == 64 || kLaunchRegisters > 90;
     /// Running sums of the gates stay in registers where there are enough.
-    static constexpr bool kKeepSums = kPrepareRegisters >= 96;
+    static constexpr bool kKeepSums = kPrepareRegisters >= 112;
 
     // Distances inside a stage (storage.cuh, Stage): k, v, g, q.
     static constexpr int kGateOffset = kKeyBytes + kValueBytes;

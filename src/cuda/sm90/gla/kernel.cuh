@@ -10,7 +10,7 @@
 // A block of threads has one sequence's head, a tile of value channels, and a segment of the chunks.
 //
 //   role      threads              does
-//   load      one warp             q, k, v, g of a chunk by bulk copies, kStages chunks ahead
+//   load      one thread           q, k, v, g of a chunk by bulk copies, kStages chunks ahead
 //   prepare   one warpgroup per    running sums of gates; q~ and k~ over q and k; the scores A.
 //             64 key channels      Teams take chunks in turn
 //   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T; stores O
@@ -25,38 +25,42 @@
 
 namespace sluice::gla {
 
-__device__ inline void load_thread(const Params& p, const Task& task, Storage& s) {
+/// A chunk's inputs into a stage.
+__device__ inline void load_chunk(const Params& p, Storage& s, int chunk, int stage) {
+    const Task& task = s.task;
     const int key_head = task.head / p.heads_per_key_head;
-    for (int chunk = task.first; chunk < task.end; ++chunk) {
-        const int i = chunk - task.first;
+    Barrier& full = s.stage_full[stage];
+    full.arrive_expect(Config::kStageBytes);
+    const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
+    const auto load = [&](unsigned char* to, const Map& map, int channel, int head) {
+        load_box(to, reinterpret_cast<const TensorMap*>(&map), full, channel, head, token,
+                 task.batch);
+    };
+    constexpr int kGateChannels = Config::kGate == GateType::kFloat32 ? 32 : 64;
+#pragma unroll
+    for (int c = 0; c < Config::kKeys; c += kGateChannels) {
+        load(s.stage[stage].g + c / kGateChannels * Config::kBoxBytes, p.g, c, task.head);
+    }
+#pragma unroll
+    for (int c = 0; c < Config::kKeys; c += 64) {
+        load(s.stage[stage].k + c / 64 * Config::kBoxBytes, p.k, c, key_head);
+        if constexpr (!Config::kStateOnly) {
+            load(s.stage[stage].q + c / 64 * Config::kBoxBytes, p.q, c, key_head);
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < Config::kMathGroups; ++m) {
+        load(s.stage[stage].v + m * Config::kBoxBytes, p.v,
+             task.value_tile * Config::kValueTile + m * 64, task.head);
+    }
+}
+
+__device__ inline void load_thread(const Params& p, Storage& s) {
+    const int chunks = s.task.end - s.task.first;
+    for (int i = 0; i < chunks; ++i) {
         const int stage = i % Config::kStages;
         s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
-        Barrier& full = s.stage_full[stage];
-        full.arrive_expect(Config::kStageBytes);
-        const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
-        constexpr int kGateChannels = Config::kGate == GateType::kFloat32 ? 32 : 64;
-#pragma unroll
-        for (int c = 0; c < Config::kKeys; c += kGateChannels) {
-            load_box(s.stage[stage].g + c / kGateChannels * Config::kBoxBytes,
-                     reinterpret_cast<const TensorMap*>(&p.g), full, c, task.head, token,
-                     task.batch);
-        }
-#pragma unroll
-        for (int c = 0; c < Config::kKeys; c += 64) {
-            load_box(s.stage[stage].k + c / 64 * Config::kBoxBytes,
-                     reinterpret_cast<const TensorMap*>(&p.k), full, c, key_head, token, task.batch);
-            if constexpr (!Config::kStateOnly) {
-                load_box(s.stage[stage].q + c / 64 * Config::kBoxBytes,
-                         reinterpret_cast<const TensorMap*>(&p.q), full, c, key_head, token,
-                         task.batch);
-            }
-        }
-#pragma unroll
-        for (int m = 0; m < Config::kMathGroups; ++m) {
-            load_box(s.stage[stage].v + m * Config::kBoxBytes, reinterpret_cast<const TensorMap*>(&p.v),
-                     full, task.value_tile * Config::kValueTile + m * 64, task.head, token,
-                     task.batch);
-        }
+        load_chunk(p, s, s.task.first + i, stage);
     }
 }
 
@@ -65,10 +69,11 @@ __device__ inline void load_thread(const Params& p, const Task& task, Storage& s
 extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
     sluice_gla(const __grid_constant__ sluice::gla::Params p) {
     using namespace sluice::gla;
-    extern __shared__ unsigned char raw[];
-    Storage& s = *reinterpret_cast<Storage*>(
-        (reinterpret_cast<unsigned long long>(raw) + 1023) / 1024 * 1024);
+    // Not aligned by arithmetic: the compiler would no longer know that it is shared memory.
+    extern __shared__ __align__(1024) unsigned char raw[];
+    Storage& s = *reinterpret_cast<Storage*>(raw);
     if (threadIdx.x == 0) {
+        if (sluice::tile::shared_address(raw) % 1024 != 0) __trap();
         for (int i = 0; i < Config::kStages; ++i) {
             s.stage_full[i].init(1);
             s.stage_empty[i].init(Config::kMathThreads / 32);
@@ -78,17 +83,17 @@ extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
             s.slot_empty[i].init(Config::kMathThreads / 32);
         }
         fence_barrier_init();
+        s.task = decode_task(p);
     }
     __syncthreads();
-    const Task task = decode_task(p);
     if (threadIdx.x < Config::kPrepareThreads) {
         set_registers<Config::kPrepareRegisters, Config::kLaunchRegisters>();
-        prepare_warpgroup(p, task, s);
+        prepare_warpgroup(p, s);
     } else if (threadIdx.x < Config::kPrepareThreads + Config::kMathThreads) {
         set_registers<Config::kMathRegisters, Config::kLaunchRegisters>();
-        math_warpgroup(p, task, s);
+        math_warpgroup(p, s);
     } else {
         set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
-        if (threadIdx.x % 128 == 0) load_thread(p, task, s);
+        if (threadIdx.x % 128 == 0) load_thread(p, s);
     }
 }

@@ -81,7 +81,8 @@ __device__ inline void store_output(const Params& p, const Task& task, Storage& 
     }
 }
 
-__device__ inline void math_warpgroup(const Params& p, const Task& task, Storage& s) {
+__device__ inline void math_warpgroup(const Params& p, Storage& s) {
+    const Task& task = s.task;
     const int thread = static_cast<int>(threadIdx.x) - Config::kPrepareThreads;
     const Fragment at{thread / 128, thread % 128};
     State state;

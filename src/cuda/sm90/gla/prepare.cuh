@@ -22,6 +22,9 @@ constexpr float kBlockRange = kChunkRange / Config::kBlocks;
 
 __device__ inline float2 operator+(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
+/// Row `r` of a tile in 128-byte swizzle, from the address of row 0 (or 8, 16, ...).
+__device__ inline u32 row_address(u32 row_0, int r) { return (row_0 ^ ((r & 7) << 4)) + r * 128; }
+
 /// A thread of the prepare role: two neighbouring key channels of one block of 16 rows.
 struct Preparer {
     Storage& s;
@@ -45,9 +48,9 @@ struct Preparer {
 
     /// Shared address of the thread's channels in row `r` of its block, in a tile of 16-bit elements.
     __device__ u32 address(const void* tile, int r) const {
-        const u32 row = shared_address(tile) + pair / 32 * Config::kBoxBytes +
-                        block * Config::kBlock * 128 + pair % 32 * 4;
-        return (row ^ ((r & 7) << 4)) + r * 128;
+        return row_address(shared_address(tile) + pair / 32 * Config::kBoxBytes +
+                               block * Config::kBlock * 128 + pair % 32 * 4,
+                           r);
     }
     /// In the chunk's k. One swizzled address serves q and the gates too: they lie at fixed distances.
     __device__ u32 key_address(int stage, int r) const { return address(s.stage[stage].k, r); }
@@ -58,15 +61,15 @@ struct Preparer {
         if constexpr (Config::kGate != GateType::kFloat32) {
             return key_address(stage, r) + Config::kGateOffset;
         }
-        const u32 row = shared_address(s.stage[stage].g) + pair / 16 * Config::kBoxBytes +
-                        block * Config::kBlock * 128 + pair % 16 * 8;
-        return (row ^ ((r & 7) << 4)) + r * 128;
+        return row_address(shared_address(s.stage[stage].g) + pair / 16 * Config::kBoxBytes +
+                               block * Config::kBlock * 128 + pair % 16 * 8,
+                           r);
     }
 
-    /// `sum` and the thread's gates of row `r`, in bits. Sums of gates are never subtracted from one
-    /// another, so -inf needs no care.
-    __device__ float2 add_gate(float2 sum, int stage, int r) const {
-        const u32 at = gate_address(stage, r);
+    /// The thread's gates of row `r`, in bits. Sums of gates are never subtracted from one another, so
+    /// -inf needs no care.
+    __device__ float2 gate(int stage, int r) const { return gate_at(gate_address(stage, r)); }
+    __device__ static float2 gate_at(u32 at) {
         float2 g;
         if constexpr (Config::kGate == GateType::kFloat32) {
             g = load_shared_pair(at);
@@ -75,7 +78,7 @@ struct Preparer {
             g = Config::kGate == GateType::kBFloat16 ? make_float2(low_bf16(x), high_bf16(x))
                                                      : make_float2(low_fp16(x), high_fp16(x));
         }
-        return make_float2(fmaf(g.x, kLog2E, sum.x), fmaf(g.y, kLog2E, sum.y));
+        return make_float2(g.x * kLog2E, g.y * kLog2E);
     }
 
     __device__ static float2 unpack(u32 x) {
@@ -118,7 +121,7 @@ struct GateSums {
     __device__ GateSums(const Preparer& me, int stage) : last(make_float2(0.f, 0.f)) {
 #pragma unroll
         for (int r = 0; r < Config::kBlock; ++r) {
-            last = me.add_gate(last, stage, r);
+            last = last + me.gate(stage, r);
             if constexpr (Config::kKeepSums) running[r] = last;
         }
     }
@@ -210,7 +213,7 @@ __device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
             if constexpr (Config::kKeepSums) {
                 b[r] = start + sums.running[first + r];
             } else {
-                b[r] = sum = me.add_gate(sum, stage, first + r);
+                b[r] = sum = sum + me.gate(stage, first + r);
             }
             k[r] = load_shared(me.key_address(stage, first + r));
             q[r] = load_shared(me.query_address(stage, first + r));
@@ -224,14 +227,45 @@ __device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
     }
 }
 
-/// k of the thread's rows decayed to the chunk's end, in place; `after` bits from the block's end.
-__device__ inline void decay_keys(const Preparer& me, int stage, float2 after) {
-    float2 sum = after;
+enum class Direction { kUp, kDown };
+
+/// Rows of the thread's block from tile `from` to tile `to`, times 2^sum. Up: the rows whose bit `half` is
+/// set, each decayed from the row where that bit's run begins, itself included. Down: the other rows,
+/// each decayed to the end of its run, itself excluded. half = 16: all rows, as one run. `start` bits
+/// come on top of the first run.
+template <Direction kDirection>
+__device__ inline void decay_rows(const Preparer& me, int stage, const void* from, const void* to,
+                                  int half, float2 start) {
+    constexpr bool kUp = kDirection == Direction::kUp;
+    constexpr int kBatch = 2;  // loads in flight before the first use
+    const int count = half == Config::kBlock ? Config::kBlock : Config::kBlock / 2;
+    const u32 from_row = me.address(from, 0);
+    const u32 to_row = me.address(to, 0);
+    const u32 gate_row = me.gate_address(stage, 0);
+    float2 sum = start;
+    // Not unrolled: more code and more addresses than there are registers for.
+#pragma unroll 1
+    for (int first = 0; first < count; first += kBatch) {
+        int at[kBatch];
+        int row[kBatch];
+        float2 gate[kBatch];
+        u32 x[kBatch];
 #pragma unroll
-    for (int r = Config::kBlock - 1; r >= 0; --r) {
-        const u32 at = me.key_address(stage, r);
-        store_shared(at, Preparer::scaled(load_shared(at), sum));
-        sum = me.add_gate(sum, stage, r);
+        for (int i = 0; i < kBatch; ++i) {
+            const int n = kUp ? first + i : count - 1 - first - i;
+            at[i] = n & (half - 1);
+            row[i] = half == Config::kBlock ? n : 2 * n - at[i] + (kUp ? half : 0);
+            gate[i] = Preparer::gate_at(row_address(gate_row, row[i]));
+            x[i] = load_shared(row_address(from_row, row[i]));
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const bool begins = at[i] == (kUp ? 0 : half - 1) && first + i > 0;
+            if (begins) sum = make_float2(0.f, 0.f);
+            if (kUp) sum = sum + gate[i];
+            store_shared(row_address(to_row, row[i]), Preparer::scaled(x[i], sum));
+            if (!kUp) sum = sum + gate[i];
+        }
     }
 }
 
@@ -249,35 +283,51 @@ __device__ inline int find_overflow(const Preparer& me, int n) {
     return team.first_overflow;
 }
 
-/// The thread's rows of a level's tile. `start`: bits between the middle and the thread's block.
-__device__ inline void write_level(const Preparer& me, int stage, int h, float2 start) {
-    const float2 zero = make_float2(0.f, 0.f);
-    unsigned char* tile = me.shared().level;
-    float2 sum = start;
-#pragma unroll
-    for (int r = 0; r < Config::kBlock; ++r) {
-        if (!((me.block * Config::kBlock + r) & h)) continue;
-        if (r > 0 && (r & (h - 1)) == 0) sum = zero;
-        sum = me.add_gate(sum, stage, r);
-        store_shared(me.address(tile, r),
-                     Preparer::scaled(load_shared(me.query_address(stage, r)), sum));
-    }
-    sum = start;
-#pragma unroll
-    for (int r = Config::kBlock - 1; r >= 0; --r) {
-        if ((me.block * Config::kBlock + r) & h) continue;
-        if (r < Config::kBlock - 1 && ((r + 1) & (h - 1)) == 0) sum = zero;
-        store_shared(me.address(tile, r),
-                     Preparer::scaled(load_shared(me.key_address(stage, r)), sum));
-        sum = me.add_gate(sum, stage, r);
-    }
-}
-
 /// Bits between a level's middle and the thread's block.
 __device__ inline float2 level_start(const Preparer& me, int n, int h) {
     if (h == 32 && me.block == 3) return me.total(n, 2);
     if (h == 32 && me.block == 0) return me.total(n, 1);
     return make_float2(0.f, 0.f);
+}
+
+/// The thread's rows of a level's tile: q's factors in the upper halves, k's in the lower ones.
+__device__ inline void write_level(const Preparer& me, int n, int stage, int h) {
+    const void* q = me.s.stage[stage].q;
+    const void* k = me.s.stage[stage].k;
+    unsigned char* tile = me.shared().level;
+    const int half = min(h, Config::kBlock);
+    const float2 start = level_start(me, n, h);
+    // From 16 on a thread's block is all in an upper half or all in a lower one.
+    const bool upper = (me.block * Config::kBlock & h) != 0;
+    if (h < Config::kBlock || upper) {
+        decay_rows<Direction::kUp>(me, stage, q, tile, half, start);
+    }
+    if (h < Config::kBlock || !upper) {
+        decay_rows<Direction::kDown>(me, stage, k, tile, half, start);
+    }
+}
+
+/// The scores of the rows before block `first`, as in a chunk that is not strong, bit for bit.
+__device__ inline void factored_scores(const Preparer& me, int n, int stage, int first,
+                                       Scores& all) {
+    unsigned char* tile = me.shared().level;
+    float2 sum = me.totals(n, 0, me.block);
+#pragma unroll 1
+    for (int r = 0; r < Config::kBlock; ++r) {
+        sum = sum + me.gate(stage, r);
+        const u32 key = load_shared(me.key_address(stage, r));
+        const u32 factored = Preparer::scaled(key, make_float2(-sum.x, -sum.y));
+        store_shared(me.address(tile, r), me.block < first ? factored : 0);
+    }
+    fence_async_proxy();
+    me.barrier();
+    Scores part;
+    part.multiply(me.s.stage[stage].q, tile, me.thread);
+    int e = 0;
+    part.for_each(me.thread, [&](float value, int i, int) {
+        all.x[e] = i / Config::kBlock < first ? value : all.x[e];
+        ++e;
+    });
 }
 
 /// A chunk whose blocks from `first` on leave the range: scores to the slot, q~ and k~ in place, k~
@@ -286,14 +336,14 @@ __device__ inline void prepare_strong(const Preparer& me, int n, int stage, int 
     Storage& s = me.s;
     unsigned char* tile = me.shared().level;
     Scores all;
-    Scores part;
     all.multiply(s.stage[stage].q, s.stage[stage].k, me.thread);
     all.for_each(me.thread, [](float& value, int i, int j) { value = i == j ? value : 0.f; });
 #pragma unroll 1
     for (int h = Config::kChunk / 2; h >= 1; h /= 2) {
-        write_level(me, stage, h, level_start(me, n, h));
+        write_level(me, n, stage, h);
         fence_async_proxy();
         me.barrier();
+        Scores part;
         part.multiply(tile, tile, me.thread);
         int e = 0;
         part.for_each(me.thread, [&](float value, int i, int j) {
@@ -304,27 +354,12 @@ __device__ inline void prepare_strong(const Preparer& me, int n, int stage, int 
         });
         me.barrier();
     }
-    // The rows before `first` as in a chunk that is not strong, bit for bit.
-    const float2 start = me.totals(n, 0, me.block);
-    float2 sum = start;
-#pragma unroll
-    for (int r = 0; r < Config::kBlock; ++r) {
-        sum = me.add_gate(sum, stage, r);
-        const u32 key = load_shared(me.key_address(stage, r));
-        const u32 factored = Preparer::scaled(key, make_float2(-sum.x, -sum.y));
-        store_shared(me.address(tile, r), me.block < first ? factored : 0);
-        const u32 at = me.query_address(stage, r);
-        store_shared(at, Preparer::scaled(load_shared(at), sum));
-    }
-    fence_async_proxy();
-    me.barrier();
-    part.multiply(s.stage[stage].q, tile, me.thread);
-    int e = 0;
-    part.for_each(me.thread, [&](float value, int i, int) {
-        all.x[e] = i / Config::kBlock < first ? value : all.x[e];
-        ++e;
-    });
-    decay_keys(me, stage, me.totals(n, me.block + 1, Config::kBlocks));
+    unsigned char* q = s.stage[stage].q;
+    unsigned char* k = s.stage[stage].k;
+    decay_rows<Direction::kUp>(me, stage, q, q, Config::kBlock, me.totals(n, 0, me.block));
+    if (first > 0) factored_scores(me, n, stage, first, all);
+    decay_rows<Direction::kDown>(me, stage, k, k, Config::kBlock,
+                                 me.totals(n, me.block + 1, Config::kBlocks));
     all.store(s.slot[slot].scores, me.thread);
 }
 
@@ -346,7 +381,8 @@ __device__ inline void store_segment_decay(const Params& p, const Task& task, co
         make_float2(exp2_fast(all.x), exp2_fast(all.y));
 }
 
-__device__ inline void prepare_warpgroup(const Params& p, const Task& task, Storage& s) {
+__device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
+    const Task& task = s.task;
     const Preparer me(s, static_cast<int>(threadIdx.x));
     float2 segment = make_float2(0.f, 0.f);
     for (int chunk = task.first + me.team; chunk < task.end; chunk += Config::kTeams) {
@@ -378,7 +414,9 @@ __device__ inline void prepare_warpgroup(const Params& p, const Task& task, Stor
         }
         if (me.thread == 0) s.slot[slot].direct = first < Config::kBlocks;
         if constexpr (Config::kStateOnly) {
-            decay_keys(me, stage, me.totals(n, me.block + 1, Config::kBlocks));
+            unsigned char* k = s.stage[stage].k;
+            decay_rows<Direction::kDown>(me, stage, k, k, Config::kBlock,
+                                         me.totals(n, me.block + 1, Config::kBlocks));
         } else if (first < Config::kBlocks) {
             prepare_strong(me, n, stage, slot, first);
         } else {

@@ -9,7 +9,7 @@ namespace sluice::gla {
 
 using namespace tile;
 
-constexpr int kSharedBytes = 227 * 1024;  // of a block; aligned to 1,024 by the kernel
+constexpr int kSharedBytes = 227 * 1024;  // of a block
 
 /// Named barriers (0 is __syncthreads): one for each team and each math warpgroup.
 enum NamedBarrier : u32 {
@@ -40,21 +40,7 @@ struct alignas(1024) SlotStorage {
     int direct;                  // k~ decays to the chunk's end: scale the state before adding to it
 };
 
-struct alignas(1024) Storage {
-    Stage stage[Config::kStages];
-    unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kBoxBytes];
-    SlotStorage slot[Config::kTeams * Config::kSlots];
-    TeamStorage team[Config::kTeams];
-    Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
-    Barrier slot_full[Config::kTeams * Config::kSlots], slot_empty[Config::kTeams * Config::kSlots];
-};
-static_assert(sizeof(Storage) + 1023 <= kSharedBytes);
-
-/// Where a team's n-th chunk goes, and when: the barriers' phase.
-__device__ inline int slot_of(int team, int n) { return team * Config::kSlots + n % Config::kSlots; }
-__device__ inline u32 phase_of(int n) { return n / Config::kSlots & 1; }
-
-/// What a block of threads works on.
+/// What a block of threads works on; in shared memory, for registers are few.
 struct Task {
     int sequence, head, value_tile, segment;
     int batch;          // coordinate of the tensor maps
@@ -63,6 +49,21 @@ struct Task {
     int first, end;     // chunks of the segment
     bool packed;
 };
+
+struct alignas(1024) Storage {
+    Stage stage[Config::kStages];
+    unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+    SlotStorage slot[Config::kTeams * Config::kSlots];
+    TeamStorage team[Config::kTeams];
+    Task task;
+    Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
+    Barrier slot_full[Config::kTeams * Config::kSlots], slot_empty[Config::kTeams * Config::kSlots];
+};
+static_assert(sizeof(Storage) <= kSharedBytes);
+
+/// Where a team's n-th chunk goes, and when: the barriers' phase.
+__device__ inline int slot_of(int team, int n) { return team * Config::kSlots + n % Config::kSlots; }
+__device__ inline u32 phase_of(int n) { return n / Config::kSlots & 1; }
 
 __device__ inline long long load_index(const Indices& p, long long i) {
     return p.is_64_bit ? static_cast<const long long*>(p.data)[i * p.stride]

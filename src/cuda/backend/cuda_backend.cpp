@@ -1,0 +1,154 @@
+#include "cuda/backend/cuda_backend.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <mutex>
+#include <vector>
+
+#include "cuda/backend/method.hpp"
+#include "cuda/engine/driver.hpp"
+#include "sluice/error.hpp"
+
+namespace sluice::cuda {
+
+namespace {
+
+std::array<const Method*, 2> methods() { return {&gla_method(), &recurrent_method()}; }
+
+/// Compiling takes seconds and runs other code, which a stream that is being captured forbids.
+CompilePolicy compile_policy(const Problem& problem) {
+    if (!problem.compile) return CompilePolicy::kNever;
+    CaptureStatus status = CaptureStatus::kNone;
+    const Result result =
+        require_driver().stream_is_capturing(static_cast<Stream>(problem.stream), &status);
+    // The default stream refuses the question while another stream is captured.
+    const bool captured = result != kSuccess || status != CaptureStatus::kNone;
+    return captured ? CompilePolicy::kNever : CompilePolicy::kAllow;
+}
+
+/// The caller's workspace, or memory that lives from here to here in the stream's order.
+class Workspace {
+  public:
+    Workspace(const Problem& problem, const Plan& plan)
+        : stream_(static_cast<Stream>(problem.stream)) {
+        if (plan.workspace_bytes == 0) return;
+        if (problem.workspace != nullptr) {
+            if (problem.workspace_bytes < plan.workspace_bytes) {
+                throw Error(ErrorCode::kValue, "workspace",
+                            fmt::format("{} bytes", problem.workspace_bytes),
+                            fmt::format("at least {} bytes", plan.workspace_bytes));
+            }
+            data_ = problem.workspace;
+            return;
+        }
+        const Result result = require_driver().memory_alloc_async(
+            &owned_, static_cast<std::size_t>(plan.workspace_bytes), stream_);
+        if (result != kSuccess) {
+            throw Error(ErrorCode::kMemory, "workspace",
+                        fmt::format("{} bytes refused by the device", plan.workspace_bytes),
+                        "a workspace of the caller's, or free device memory");
+        }
+        data_ = reinterpret_cast<void*>(owned_);  // NOLINT: an address of the device
+    }
+    ~Workspace() {
+        if (owned_ != 0) driver()->memory_free_async(owned_, stream_);
+    }
+    Workspace(const Workspace&) = delete;
+    Workspace& operator=(const Workspace&) = delete;
+
+    [[nodiscard]] void* data() const noexcept { return data_; }
+
+  private:
+    Stream stream_;
+    DevicePointer owned_ = 0;
+    void* data_ = nullptr;
+};
+
+class CudaBackend final : public Backend {
+  public:
+    [[nodiscard]] std::string_view name() const noexcept override { return "cuda"; }
+    [[nodiscard]] std::string_view summary() const noexcept override {
+        return "one Hopper GPU: tensor cores for gated linear attention, float32 cores for every "
+               "other recurrence";
+    }
+
+    [[nodiscard]] Support supports(const Problem& problem) const override {
+        if (problem.device.kind != DeviceKind::kCuda) {
+            return {false, "tensors must be in the memory of a CUDA device"};
+        }
+        if (!driver_problem().empty()) return {false, driver_problem()};
+        const auto all = gpus();
+        const auto index = static_cast<std::size_t>(problem.device.index);
+        if (problem.device.index < 0 || index >= all.size() || !all[index].runs_sm90a()) {
+            return {false, fmt::format("{} is not a GPU of compute capability 9.0 (Hopper)",
+                                       to_string(problem.device))};
+        }
+        std::string reasons;
+        for (const Method* method : methods()) {
+            Support support = method->supports(problem);
+            if (support.ok) return support;
+            reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", method->name(),
+                                   support.reason);
+        }
+        return {false, reasons};
+    }
+
+    [[nodiscard]] Plan plan(const Problem& problem, const DeviceSpec& device) const override {
+        for (const Method* method : methods()) {
+            if (!method->supports(problem).ok) continue;
+            Plan plan = method->plan(problem, device);
+            plan.backend = name();
+            return plan;
+        }
+        throw Error(ErrorCode::kUnsupported, "backend", problem.to_string(),
+                    "a problem that supports() accepts");
+    }
+
+    [[nodiscard]] Plan prepare(const Problem& problem, const Plan& plan) const override {
+        Plan prepared = plan;
+        if (method_of(plan).prepare(problem, plan, compile_policy(problem))) {
+            prepared.notice = fmt::format("compiled the kernel {}", plan.kernel);
+        }
+        return prepared;
+    }
+
+    void run(const Problem& problem, const Plan& plan) const override {
+        const ContextScope scope(problem.device.index);
+        const Workspace workspace(problem, plan);
+        method_of(plan).run(problem, plan, compile_policy(problem), workspace.data());
+    }
+
+  private:
+    static const Method& method_of(const Plan& plan) {
+        for (const Method* method : methods()) {
+            if (method->name() == plan.kernel) return *method;
+        }
+        throw Error(ErrorCode::kUnsupported, "plan", plan.kernel, "a plan of this back end");
+    }
+};
+
+}  // namespace
+
+const Backend& cuda_backend() {
+    static const CudaBackend backend;
+    return backend;
+}
+
+const DeviceSpec& nominal_gpu(int index) {
+    static const std::vector<DeviceSpec> specs = [] {
+        std::vector<DeviceSpec> all;
+        for (const GpuInfo& info : gpus()) {
+            DeviceSpec spec = h200();
+            spec.name = info.name;
+            spec.multiprocessors = info.multiprocessors;
+            spec.cache_bytes = info.l2_bytes;
+            all.push_back(spec);
+        }
+        return all;
+    }();
+    (void)gpu(index);
+    return specs[static_cast<std::size_t>(index)];
+}
+
+}  // namespace sluice::cuda
