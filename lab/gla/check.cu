@@ -168,21 +168,29 @@ class Problem {
 
     void run(const std::map<std::string, Kernel>& kernels) {
         const int segments = case_.segments;
-        if (segments > 1) launch(kernels.at(case_.kernel + "_state"), segments - 1);
-        launch(kernels.at(case_.kernel), segments);
+        if (segments > 1) launch(kernels.at(case_.kernel + "_state"), segments - 1, false);
+        launch(kernels.at(case_.kernel), segments, segments > 1);
     }
 
     Bf16 *q, *k, *v, *g, *o;
     float* state;
 
   private:
-    void launch(const Kernel& kernel, int segments) {
+    void launch(const Kernel& kernel, int segments, bool before_end) {
         void* arguments[] = {&params_};
         const int blocks =
             case_.shape.b * case_.shape.h * params_.value_tiles * segments;
-        check(cuLaunchKernel(kernel.function, blocks, 1, 1, kernel.threads, 1, 1,
-                             kernel.shared_bytes, nullptr, arguments, nullptr),
-              "launch");
+        CUlaunchAttribute early{};
+        early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        early.value.programmaticStreamSerializationAllowed = 1;
+        CUlaunchConfig config{};
+        config.gridDimX = blocks;
+        config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+        config.blockDimX = kernel.threads;
+        config.sharedMemBytes = kernel.shared_bytes;
+        config.attrs = &early;
+        config.numAttrs = before_end ? 1 : 0;
+        check(cuLaunchKernelEx(&config, kernel.function, arguments, nullptr), "launch");
     }
 
     Case case_;

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cuda/engine/driver.hpp"
-#include "cuda/engine/shared_library.hpp"
 #include "sluice/error.hpp"
 
 namespace sluice {
@@ -108,16 +107,6 @@ void copy_to_gpu(const TensorView& to, const void* from) {
     cuda::check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
-/// The one wait that also covers streams that do not wait for the default one.
-cuda::Result synchronize_context() {
-    static const auto kSynchronize = [] {
-        cuda::Result (*function)() = nullptr;
-        cuda::SharedLibrary("libcuda.so.1").bind(function, "cuCtxSynchronize");
-        return function;
-    }();
-    return kSynchronize();
-}
-
 }  // namespace
 
 Tensor empty_on(DType dtype, std::span<const std::int64_t> shape, const Device& device) {
@@ -160,7 +149,8 @@ void copy(const TensorView& to, const TensorView& from) {
 void synchronize(const Device& device) {
     if (on_cpu(device)) return;
     const cuda::ContextScope scope(cuda::gpu(device.index).index);
-    cuda::check(synchronize_context(), "cuCtxSynchronize");
+    // The one wait that also covers streams that do not wait for the default one.
+    cuda::check(cuda::require_driver().context_synchronize(), "cuCtxSynchronize");
 }
 
 int cuda_device_count() {

@@ -68,18 +68,20 @@ TEST(DriverAbi, FunctionsAreDeclaredAsInCudaH) {
     EXPECT_SAME_ABI(context_set_current, cuCtxSetCurrent);
     EXPECT_SAME_ABI(context_push, cuCtxPushCurrent);
     EXPECT_SAME_ABI(context_pop, cuCtxPopCurrent);
+    EXPECT_SAME_ABI(context_synchronize, cuCtxSynchronize);
     EXPECT_SAME_ABI(module_load_data, cuModuleLoadData);
     EXPECT_SAME_ABI(module_unload, cuModuleUnload);
     EXPECT_SAME_ABI(module_get_function, cuModuleGetFunction);
     EXPECT_SAME_ABI(function_get_attribute, cuFuncGetAttribute);
     EXPECT_SAME_ABI(function_set_attribute, cuFuncSetAttribute);
-    EXPECT_SAME_ABI(launch_kernel, cuLaunchKernel);
+    EXPECT_SAME_ABI(launch_kernel, cuLaunchKernelEx);
     EXPECT_SAME_ABI(memory_alloc, cuMemAlloc);
     EXPECT_SAME_ABI(memory_free, cuMemFree);
     EXPECT_SAME_ABI(memory_alloc_async, cuMemAllocAsync);
     EXPECT_SAME_ABI(memory_free_async, cuMemFreeAsync);
     EXPECT_SAME_ABI(copy_to_device, cuMemcpyHtoD);
     EXPECT_SAME_ABI(copy_to_host, cuMemcpyDtoH);
+    EXPECT_SAME_ABI(copy_on_device_async, cuMemcpyDtoDAsync);
     EXPECT_SAME_ABI(copy_to_device_async, cuMemcpyHtoDAsync);
     EXPECT_SAME_ABI(copy_to_host_async, cuMemcpyDtoHAsync);
     EXPECT_SAME_ABI(fill_bytes, cuMemsetD8);
@@ -130,9 +132,21 @@ TEST(DriverAbi, NumbersAreThoseOfCudaH) {
     expect(TensorMapPromotion::k128Bytes, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
     expect(TensorMapPromotion::k256Bytes, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     expect(kNoInterleave, CU_TENSOR_MAP_INTERLEAVE_NONE);
+    expect(kProgrammaticStreamSerialization, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
     expect(kFillZero, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     expect(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
     expect(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);
+}
+
+TEST(DriverAbi, LaunchStructsAreLaidOutAsInCudaH) {
+    EXPECT_EQ(sizeof(LaunchAttribute), sizeof(CUlaunchAttribute));
+    EXPECT_EQ(offsetof(LaunchAttribute, value), offsetof(CUlaunchAttribute, value));
+    EXPECT_EQ(sizeof(LaunchConfig), sizeof(CUlaunchConfig));
+    EXPECT_EQ(offsetof(LaunchConfig, dynamic_shared_bytes),
+              offsetof(CUlaunchConfig, sharedMemBytes));
+    EXPECT_EQ(offsetof(LaunchConfig, stream), offsetof(CUlaunchConfig, hStream));
+    EXPECT_EQ(offsetof(LaunchConfig, attributes), offsetof(CUlaunchConfig, attrs));
+    EXPECT_EQ(offsetof(LaunchConfig, attribute_count), offsetof(CUlaunchConfig, numAttrs));
 }
 
 #else

@@ -106,6 +106,7 @@ class CudaBackend final : public Backend {
     }
 
     [[nodiscard]] Plan prepare(const Problem& problem, const Plan& plan) const override {
+        const ContextScope scope(problem.device.index);
         Plan prepared = plan;
         if (method_of(plan).prepare(problem, plan, compile_policy(problem))) {
             prepared.notice = fmt::format("compiled the kernel {}", plan.kernel);

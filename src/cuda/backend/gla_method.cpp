@@ -27,11 +27,11 @@ constexpr int kMostSegments = 32;
 constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;  // as the kernel asserts
 
 // The model: what a chunk takes in each of kGlaShapes, measured (docs/kernels/gla.md).
-constexpr double kChunkUs[] = {3.26, 2.47, 1.45};
-constexpr double kStateChunkUs[] = {2.6, 2.0, 1.2};  // the first launch of a split sequence
-constexpr double kLaunchUs = 6;
-constexpr double kSegmentUs = 1.2;     // reading one earlier segment's state
-constexpr double kMemoryShare = 0.92;  // of the copy rate that bulk copies reach
+constexpr double kChunkUs[] = {2.92, 2.00, 1.30};
+constexpr double kStateChunkUs[] = {1.9, 1.4, 1.0};  // the first launch of a split sequence
+constexpr double kLaunchUs = 8;                      // and until the first chunk is there
+constexpr double kSegmentUs = 0.6;                   // reading one earlier segment's state
+constexpr double kMemoryShare = 0.92;                // of the copy rate that bulk copies reach
 
 int threads_of(const GlaShape& shape) {
     return 128 * (shape.teams * shape.keys / 64 + shape.math_groups + 1);
@@ -310,7 +310,8 @@ class GlaMethod final : public Method {
         plan.block = 16;
         plan.value_tile = std::int64_t{64} * shape.math_groups;
         plan.segments = c.segments;
-        plan.stages = shape.stages;
+        plan.stages = operands_of(problem).g->dtype == DType::kFloat32 ? shape.stages_float32_gates
+                                                                       : shape.stages;
         plan.tasks = d.N * d.HV * value_tiles(shape, d.V) * c.segments;
         if (c.segments > 1) {
             plan.workspace_bytes = segment_state_bytes(d, shape, c.segments) +
@@ -341,7 +342,7 @@ class GlaMethod final : public Method {
         const Kernel* first =
             plan.segments > 1 ? &kernel_of(problem, index, true, policy) : nullptr;
         const gla::Params params = make_params(problem, shape, plan.segments, workspace);
-        const auto launch = [&](const Kernel& kernel, int segments) {
+        const auto launch = [&](const Kernel& kernel, int segments, Kernel::Start start) {
             const std::int64_t grid = blocks * segments;
             if (grid > std::numeric_limits<int>::max()) {
                 throw Error(ErrorCode::kShape, "N x HV", std::to_string(blocks),
@@ -349,10 +350,11 @@ class GlaMethod final : public Method {
             }
             kernel.launch({.x = static_cast<unsigned>(grid)},
                           static_cast<unsigned>(threads_of(shape)), kSharedBytes,
-                          static_cast<Stream>(problem.stream), &params);
+                          static_cast<Stream>(problem.stream), &params, start);
         };
-        if (first != nullptr) launch(*first, plan.segments - 1);
-        launch(whole, plan.segments);
+        if (first != nullptr) launch(*first, plan.segments - 1, Kernel::Start::kAfterEnd);
+        launch(whole, plan.segments,
+               first != nullptr ? Kernel::Start::kBeforeEnd : Kernel::Start::kAfterEnd);
     }
 };
 

@@ -50,6 +50,29 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventDisableTiming = 2;
 
+/// CUlaunchAttribute, as far as it is used here.
+struct LaunchAttribute {
+    int id = 0;  // CUlaunchAttributeID
+    int padding = 0;
+    union {
+        char bytes[64];
+        int flag;
+    } value{};
+};
+/// The launch may begin before the one before it in the stream has ended; its kernel waits for that
+/// end (griddepcontrol.wait).
+inline constexpr int kProgrammaticStreamSerialization = 6;
+
+/// CUlaunchConfig.
+struct LaunchConfig {
+    unsigned grid_x = 1, grid_y = 1, grid_z = 1;
+    unsigned block_x = 1, block_y = 1, block_z = 1;
+    unsigned dynamic_shared_bytes = 0;
+    Stream stream = nullptr;
+    LaunchAttribute* attributes = nullptr;
+    unsigned attribute_count = 0;
+};
+
 struct Driver {
     Result (*init)(unsigned flags);
     Result (*driver_version)(int* version);
@@ -67,15 +90,14 @@ struct Driver {
     Result (*context_set_current)(Context context);
     Result (*context_push)(Context context);
     Result (*context_pop)(Context* context);
+    Result (*context_synchronize)();
 
     Result (*module_load_data)(Module* module, const void* image);
     Result (*module_unload)(Module module);
     Result (*module_get_function)(Function* function, Module module, const char* name);
     Result (*function_get_attribute)(int* value, FunctionAttribute attribute, Function function);
     Result (*function_set_attribute)(Function function, FunctionAttribute attribute, int value);
-    Result (*launch_kernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                            unsigned block_x, unsigned block_y, unsigned block_z,
-                            unsigned dynamic_shared_bytes, Stream stream, void** params,
+    Result (*launch_kernel)(const LaunchConfig* config, Function function, void** params,
                             void** extra);
 
     Result (*memory_alloc)(DevicePointer* pointer, std::size_t bytes);
@@ -84,6 +106,8 @@ struct Driver {
     Result (*memory_free_async)(DevicePointer pointer, Stream stream);
     Result (*copy_to_device)(DevicePointer to, const void* from, std::size_t bytes);
     Result (*copy_to_host)(void* to, DevicePointer from, std::size_t bytes);
+    Result (*copy_on_device_async)(DevicePointer to, DevicePointer from, std::size_t bytes,
+                                   Stream stream);
     Result (*copy_to_device_async)(DevicePointer to, const void* from, std::size_t bytes,
                                    Stream stream);
     Result (*copy_to_host_async)(void* to, DevicePointer from, std::size_t bytes, Stream stream);

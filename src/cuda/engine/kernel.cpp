@@ -53,12 +53,21 @@ Kernel::~Kernel() {
 }
 
 void Kernel::launch(Grid grid, unsigned block_threads, std::size_t dynamic_shared_bytes,
-                    Stream stream, const void* params) const {
+                    Stream stream, const void* params, Start start) const {
     const ContextScope scope(gpu_index_);
     void* arguments[] = {const_cast<void*>(params)};
-    check(require_driver().launch_kernel(function_, grid.x, grid.y, grid.z, block_threads, 1, 1,
-                                         static_cast<unsigned>(dynamic_shared_bytes), stream,
-                                         arguments, nullptr),
+    LaunchAttribute early{.id = kProgrammaticStreamSerialization};
+    early.value.flag = 1;
+    const LaunchConfig config = {
+        .grid_x = grid.x,
+        .grid_y = grid.y,
+        .grid_z = grid.z,
+        .block_x = block_threads,
+        .dynamic_shared_bytes = static_cast<unsigned>(dynamic_shared_bytes),
+        .stream = stream,
+        .attributes = &early,
+        .attribute_count = start == Start::kBeforeEnd ? 1U : 0U};
+    check(require_driver().launch_kernel(&config, function_, arguments, nullptr),
           "launch of " + name_);
 }
 

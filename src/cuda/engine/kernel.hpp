@@ -22,9 +22,12 @@ class Kernel {
     Kernel(const Kernel&) = delete;
     Kernel& operator=(const Kernel&) = delete;
 
-    /// Asynchronous; `params` is copied before the call returns.
+    /// Asynchronous; `params` is copied before the call returns. kBeforeEnd: may begin before the
+    /// launch before it in the stream has ended, whose kernel allows it and whose end this kernel
+    /// waits for.
+    enum class Start : unsigned char { kAfterEnd, kBeforeEnd };
     void launch(Grid grid, unsigned block_threads, std::size_t dynamic_shared_bytes, Stream stream,
-                const void* params) const;
+                const void* params, Start start = Start::kAfterEnd) const;
 
     [[nodiscard]] int attribute(FunctionAttribute which) const;
 

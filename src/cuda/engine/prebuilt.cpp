@@ -6,12 +6,13 @@ namespace sluice::cuda {
 
 KernelSource gla_kernel(const GlaShape& shape, const std::string& input, const std::string& gate,
                         bool state_only) {
+    const int stages = gate == "kFloat32" ? shape.stages_float32_gates : shape.stages;
     return {.entry = "sm90/gla/kernel.cuh",
             .function = "sluice_gla",
             .definitions = {{"SLUICE_KEYS", std::to_string(shape.keys)},
                             {"SLUICE_MATH_GROUPS", std::to_string(shape.math_groups)},
                             {"SLUICE_TEAMS", std::to_string(shape.teams)},
-                            {"SLUICE_STAGES", std::to_string(shape.stages)},
+                            {"SLUICE_STAGES", std::to_string(stages)},
                             {"SLUICE_PREPARE_REGISTERS", std::to_string(shape.prepare_registers)},
                             {"SLUICE_MATH_REGISTERS", std::to_string(shape.math_registers)},
                             {"SLUICE_INPUT", input},
@@ -24,7 +25,7 @@ std::vector<KernelSource> prebuilt_kernels() {
     std::vector<KernelSource> kernels;
     for (const GlaShape& shape : kGlaShapes) {
         for (const char* input : {"kBFloat16", "kFloat16"}) {
-            for (const char* gate : {"kBFloat16", "kFloat16", "kFloat32"}) {
+            for (const std::string gate : {input, "kFloat32"}) {
                 for (const bool state_only : {false, true}) {
                     kernels.push_back(gla_kernel(shape, input, gate, state_only));
                 }

@@ -10,12 +10,12 @@
 namespace sluice::cuda {
 
 /// What fits together in a GLA kernel: registers are exchanged among the roles, and stages fill
-/// shared memory (sm90/gla/config.cuh).
+/// shared memory (sm90/gla/config.cuh); float32 gates leave room for fewer.
 struct GlaShape {
-    int keys, math_groups, teams, stages, prepare_registers, math_registers;
+    int keys, math_groups, teams, stages, stages_float32_gates, prepare_registers, math_registers;
 };
 inline constexpr GlaShape kGlaShapes[] = {
-    {128, 2, 1, 2, 64, 160}, {128, 1, 1, 3, 128, 224}, {64, 1, 2, 3, 128, 224}};
+    {128, 2, 1, 2, 2, 64, 160}, {128, 1, 1, 3, 2, 128, 224}, {64, 1, 2, 3, 3, 128, 224}};
 
 /// `input` and `gate` as the header names them: kBFloat16, kFloat16; gates also kFloat32.
 [[nodiscard]] KernelSource gla_kernel(const GlaShape& shape, const std::string& input,

@@ -59,6 +59,16 @@ __device__ inline void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// In a launch that may begin before the one before it in its stream has ended: waits for that end, and
+/// for all it wrote.
+__device__ inline void wait_for_previous_launch() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+/// Lets the next such launch begin.
+__device__ inline void allow_next_launch() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 /// Barrier `id` among `threads` threads of the block.
 __device__ inline void named_barrier(u32 id, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -206,6 +216,21 @@ __device__ inline void product(float (&d)[32], const u32 (&a)[4], u64 b, bool ad
           "n"(kTransposeB));
 }
 
+/// The same with A in registers, N = 128.
+template <int kTransposeB>
+__device__ inline void product(float (&d)[64], const u32 (&a)[4], u64 b, bool add) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
+        "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,"
+        "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+        "{%64,%65,%66,%67}, %68, p, 1, 1, %70;\n}"
+        : SLUICE_D32(d, 0), SLUICE_D32(d, 32)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(add)),
+          "n"(kTransposeB));
+}
+
 #undef SLUICE_D8
 #undef SLUICE_D16
 #undef SLUICE_D32
@@ -215,6 +240,11 @@ __device__ inline void product(float (&d)[32], const u32 (&a)[4], u64 b, bool ad
 __device__ inline float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ inline float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 /// bf16 pair, `low` in the low half.
@@ -250,6 +280,18 @@ __device__ inline float2 load_shared_pair(u32 address) {
 }
 __device__ inline void store_shared(u32 address, u32 x) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+/// Four 8 x 8 matrices of 16-bit elements; lane l gives row l's address.
+__device__ inline void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+__device__ inline void load_matrices_transposed(u32 address, u32 (&x)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
 }
 /// Four 8 x 8 matrices of 16-bit elements, transposed on the way; lane l gives row l's address.
 __device__ inline void store_matrices_transposed(u32 address, u32 a, u32 b, u32 c, u32 d) {

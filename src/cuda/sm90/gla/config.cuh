@@ -45,7 +45,7 @@ struct Config {
                   kThreads * kLaunchRegisters);
 
     /// A product may not write more registers than a thread is launched with has room for.
-    static constexpr bool kWholeStateProduct = kKeys == 64 || kLaunchRegisters > 90;
+    static constexpr bool kWholeStateProduct = kKeys == 64 || kLaunchRegisters > 100;
     /// Running sums of the gates stay in registers where there are enough.
     static constexpr bool kKeepSums = kPrepareRegisters >= 112;
 

@@ -86,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
         s.task = decode_task(p);
     }
     __syncthreads();
+    if constexpr (Config::kStateOnly) sluice::tile::allow_next_launch();
     if (threadIdx.x < Config::kPrepareThreads) {
         set_registers<Config::kPrepareRegisters, Config::kLaunchRegisters>();
         prepare_warpgroup(p, s);

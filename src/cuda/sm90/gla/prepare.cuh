@@ -25,6 +25,13 @@ __device__ inline float2 operator+(float2 a, float2 b) { return make_float2(a.x 
 /// Row `r` of a tile in 128-byte swizzle, from the address of row 0 (or 8, 16, ...).
 __device__ inline u32 row_address(u32 row_0, int r) { return (row_0 ^ ((r & 7) << 4)) + r * 128; }
 
+/// A value that the compiler knows nothing about: what follows from it is computed anew, instead of kept in
+/// registers that there are too few of.
+__device__ inline u32 opaque(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 /// A thread of the prepare role: two neighbouring key channels of one block of 16 rows.
 struct Preparer {
     Storage& s;
@@ -119,9 +126,10 @@ struct GateSums {
     float2 running[Config::kKeepSums ? Config::kBlock : 1];
 
     __device__ GateSums(const Preparer& me, int stage) : last(make_float2(0.f, 0.f)) {
+        const u32 gates = me.gate_address(stage, 0);
 #pragma unroll
         for (int r = 0; r < Config::kBlock; ++r) {
-            last = last + me.gate(stage, r);
+            last = last + Preparer::gate_at(row_address(opaque(gates), r));
             if constexpr (Config::kKeepSums) running[r] = last;
         }
     }
@@ -139,17 +147,6 @@ struct Scores {
     static constexpr int kColumns = 64 / Config::kPrepareGroups;
     float x[kColumns / 2];
 
-    /// Calls f(value, i, j) for each.
-    template <class F>
-    __device__ void for_each(int thread, F&& f) {
-        const int row = thread % 128 / 32 * 16 + thread % 32 / 4;
-        const int column = thread / 128 * kColumns + thread % 4 * 2;
-#pragma unroll
-        for (int e = 0; e < kColumns / 2; ++e) {
-            f(x[e], row + e / 2 % 2 * 8, column + e / 4 * 8 + e % 2);
-        }
-    }
-
     /// Products of the rows of two tiles. All of the team's writes come before.
     __device__ void multiply(const void* rows, const void* columns, int thread) {
         product_begin();
@@ -165,9 +162,10 @@ struct Scores {
         keep(x);
     }
 
-    /// To the slot, as bf16; what is after the row is zero: by selection, for it may be infinite.
-    __device__ void store(unsigned char* tile, int thread) {
-        for_each(thread, [](float& value, int i, int j) { value = j <= i ? value : 0.f; });
+    /// Calls f(address, i, j, e) for each pair x[e], x[e + 1]: row i, columns j and j + 1 of a tile of
+    /// bf16.
+    template <class F>
+    __device__ void for_each_pair(const void* tile, int thread, F&& f) const {
         const u32 base = shared_address(tile);
         const int row = thread % 128 / 32 * 16 + thread % 32 / 4;
         const int column = thread / 128 * kColumns + thread % 4 * 2;
@@ -175,9 +173,24 @@ struct Scores {
         for (int e = 0; e < kColumns / 2; e += 2) {
             const int i = row + e / 2 % 2 * 8;
             const int j = column + e / 4 * 8;
-            store_shared(base + i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2,
-                         pack_bf16(x[e], x[e + 1]));
+            f(base + i * 128 + ((j / 8 ^ (i & 7)) << 4) + j % 8 * 2, i, j, e);
         }
+    }
+
+    /// To a tile of bf16 where(i, j), zero elsewhere. By selection: what is left out may be infinite.
+    template <class F>
+    __device__ void store(const void* tile, int thread, F&& where) const {
+        for_each_pair(tile, thread, [&](u32 at, int i, int j, int e) {
+            store_shared(at, pack_bf16(where(i, j) ? x[e] : 0.f, where(i, j + 1) ? x[e + 1] : 0.f));
+        });
+    }
+    /// The same, leaving what the thread stored elsewhere.
+    template <class F>
+    __device__ void replace(const void* tile, int thread, F&& where) const {
+        for_each_pair(tile, thread, [&](u32 at, int i, int j, int e) {
+            const u32 mask = (where(i, j) ? 0xffffu : 0) | (where(i, j + 1) ? 0xffff0000u : 0);
+            store_shared(at, (load_shared(at) & ~mask) | (pack_bf16(x[e], x[e + 1]) & mask));
+        });
     }
 };
 
@@ -202,6 +215,10 @@ __device__ inline void prepare_values(Storage& s, int stage, int valid, int thre
 __device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
                                   const GateSums& sums) {
     constexpr int kBatch = 4;  // loads in flight before the first use
+    const u32 keys = opaque(me.key_address(stage, 0));
+    // 16-bit gates share the keys' swizzled addresses.
+    constexpr bool kShared = Config::kGate != GateType::kFloat32;
+    const u32 gates = kShared ? 0 : opaque(me.gate_address(stage, 0));
     float2 sum = start;
 #pragma unroll
     for (int first = 0; first < Config::kBlock; first += kBatch) {
@@ -210,19 +227,21 @@ __device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
         u32 q[kBatch];
 #pragma unroll
         for (int r = 0; r < kBatch; ++r) {
+            const u32 at = row_address(opaque(keys), first + r);
             if constexpr (Config::kKeepSums) {
                 b[r] = start + sums.running[first + r];
             } else {
-                b[r] = sum = sum + me.gate(stage, first + r);
+                b[r] = sum = sum + Preparer::gate_at(kShared ? at + Config::kGateOffset
+                                                             : row_address(gates, first + r));
             }
-            k[r] = load_shared(me.key_address(stage, first + r));
-            q[r] = load_shared(me.query_address(stage, first + r));
+            k[r] = load_shared(at);
+            q[r] = load_shared(at + Config::kQueryOffset);
         }
 #pragma unroll
         for (int r = 0; r < kBatch; ++r) {
-            store_shared(me.key_address(stage, first + r),
-                         Preparer::scaled(k[r], make_float2(-b[r].x, -b[r].y)));
-            store_shared(me.query_address(stage, first + r), Preparer::scaled(q[r], b[r]));
+            const u32 at = row_address(opaque(keys), first + r);
+            store_shared(at, Preparer::scaled(k[r], make_float2(-b[r].x, -b[r].y)));
+            store_shared(at + Config::kQueryOffset, Preparer::scaled(q[r], b[r]));
         }
     }
 }
@@ -237,7 +256,7 @@ template <Direction kDirection>
 __device__ inline void decay_rows(const Preparer& me, int stage, const void* from, const void* to,
                                   int half, float2 start) {
     constexpr bool kUp = kDirection == Direction::kUp;
-    constexpr int kBatch = 2;  // loads in flight before the first use
+    constexpr int kBatch = 4;  // loads in flight before the first use
     const int count = half == Config::kBlock ? Config::kBlock : Config::kBlock / 2;
     const u32 from_row = me.address(from, 0);
     const u32 to_row = me.address(to, 0);
@@ -308,8 +327,7 @@ __device__ inline void write_level(const Preparer& me, int n, int stage, int h) 
 }
 
 /// The scores of the rows before block `first`, as in a chunk that is not strong, bit for bit.
-__device__ inline void factored_scores(const Preparer& me, int n, int stage, int first,
-                                       Scores& all) {
+__device__ inline void factored_scores(const Preparer& me, int n, int stage, int slot, int first) {
     unsigned char* tile = me.shared().level;
     float2 sum = me.totals(n, 0, me.block);
 #pragma unroll 1
@@ -321,13 +339,10 @@ __device__ inline void factored_scores(const Preparer& me, int n, int stage, int
     }
     fence_async_proxy();
     me.barrier();
-    Scores part;
-    part.multiply(me.s.stage[stage].q, tile, me.thread);
-    int e = 0;
-    part.for_each(me.thread, [&](float value, int i, int) {
-        all.x[e] = i / Config::kBlock < first ? value : all.x[e];
-        ++e;
-    });
+    Scores scores;
+    scores.multiply(me.s.stage[stage].q, tile, me.thread);
+    scores.replace(me.s.slot[slot].scores, me.thread,
+                   [&](int i, int j) { return j <= i && i / Config::kBlock < first; });
 }
 
 /// A chunk whose blocks from `first` on leave the range: scores to the slot, q~ and k~ in place, k~
@@ -335,32 +350,27 @@ __device__ inline void factored_scores(const Preparer& me, int n, int stage, int
 __device__ inline void prepare_strong(const Preparer& me, int n, int stage, int slot, int first) {
     Storage& s = me.s;
     unsigned char* tile = me.shared().level;
-    Scores all;
-    all.multiply(s.stage[stage].q, s.stage[stage].k, me.thread);
-    all.for_each(me.thread, [](float& value, int i, int j) { value = i == j ? value : 0.f; });
+    const void* out = s.slot[slot].scores;
+    Scores scores;
+    scores.multiply(s.stage[stage].q, s.stage[stage].k, me.thread);
+    scores.store(out, me.thread, [](int i, int j) { return i == j; });
 #pragma unroll 1
     for (int h = Config::kChunk / 2; h >= 1; h /= 2) {
         write_level(me, n, stage, h);
         fence_async_proxy();
         me.barrier();
-        Scores part;
-        part.multiply(tile, tile, me.thread);
-        int e = 0;
-        part.for_each(me.thread, [&](float value, int i, int j) {
-            const int distance = i ^ j;
-            const bool meet = (i & h) != 0 && distance >= h && distance < 2 * h;
-            all.x[e] += meet ? value : 0.f;
-            ++e;
+        scores.multiply(tile, tile, me.thread);
+        scores.replace(out, me.thread, [&](int i, int j) {
+            return (i & h) != 0 && (i ^ j) >= h && (i ^ j) < 2 * h;
         });
         me.barrier();
     }
     unsigned char* q = s.stage[stage].q;
     unsigned char* k = s.stage[stage].k;
     decay_rows<Direction::kUp>(me, stage, q, q, Config::kBlock, me.totals(n, 0, me.block));
-    if (first > 0) factored_scores(me, n, stage, first, all);
+    if (first > 0) factored_scores(me, n, stage, slot, first);
     decay_rows<Direction::kDown>(me, stage, k, k, Config::kBlock,
                                  me.totals(n, me.block + 1, Config::kBlocks));
-    all.store(s.slot[slot].scores, me.thread);
 }
 
 // ---- the role ------------------------------------------------------------------------------------
@@ -425,7 +435,8 @@ __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
             me.barrier();
             Scores scores;
             scores.multiply(s.stage[stage].q, s.stage[stage].k, me.thread);
-            scores.store(s.slot[slot].scores, me.thread);
+            scores.store(s.slot[slot].scores, me.thread,
+                         [](int i, int j) { return j <= i; });
         }
         publish(s, slot);
     }

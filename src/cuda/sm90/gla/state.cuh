@@ -91,12 +91,30 @@ __device__ inline float* segment_state(const Params& p, const Task& task, int se
     return p.segment_state +
            ((row * p.value_tiles + task.value_tile) * Config::kMathGroups + at.group) * 64 *
                Config::kKeys +
-           at.thread;
+           at.thread * 4;
 }
 
 __device__ inline void store_segment(float* to, State& state) {
 #pragma unroll
-    for (int r = 0; r < kStateRegisters; ++r) to[r * 128] = state[r];
+    for (int r = 0; r < kStateRegisters; r += 4) {
+        *reinterpret_cast<float4*>(to + r * 128) =
+            make_float4(state[r], state[r + 1], state[r + 2], state[r + 3]);
+    }
+}
+
+/// state = state diag(decay) + the segment's own state; decay null: the segment's state alone.
+__device__ inline void add_segment(const float* from, const float* decay, const Fragment& at,
+                                   State& state) {
+#pragma unroll
+    for (int r = 0; r < kStateRegisters; r += 4) {
+        const float4 add = *reinterpret_cast<const float4*>(from + r * 128);
+        float2 d = make_float2(0.f, 0.f);
+        if (decay != nullptr) d = *reinterpret_cast<const float2*>(decay + r * 2 + at.column());
+        state[r] = state[r] * d.x + add.x;
+        state[r + 1] = state[r + 1] * d.y + add.y;
+        state[r + 2] = state[r + 2] * d.x + add.z;
+        state[r + 3] = state[r + 3] * d.y + add.w;
+    }
 }
 
 /// The state that the task starts from: the sequence's, then the earlier segments in order.
@@ -112,17 +130,14 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
         for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
         return;
     }
-    const float* initial = segment_state(p, task, p.segments - 1, at);
+    wait_for_previous_launch();
 #pragma unroll
-    for (int r = 0; r < kStateRegisters; ++r) state[r] = initial[r * 128];
+    for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
+    add_segment(segment_state(p, task, p.segments - 1, at), nullptr, at, state);
     const long long row = (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments;
     for (int segment = 0; segment < task.segment; ++segment) {
-        const float* decay = p.segment_decay + (row + segment) * Config::kKeys;
-        const float* add = segment_state(p, task, segment, at);
-#pragma unroll
-        for (int r = 0; r < kStateRegisters; ++r) {
-            state[r] = state[r] * decay[r / 4 * 8 + at.column() + r % 2] + add[r * 128];
-        }
+        add_segment(segment_state(p, task, segment, at),
+                    p.segment_decay + (row + segment) * Config::kKeys, at, state);
     }
 }
 
