@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Compiles the kernel's configurations and the program beside this file, then runs it.
-# Usage: run.sh [build directory]    BUILD_ONLY=1: no GPU needed; CHECK_ONLY=1: no timing
+# Usage: run.sh [build directory]    BUILD_ONLY=1: no GPU needed; CHECK_ONLY=1: no timing;
+# CUDA_SOURCE: another copy of src/cuda
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-src=$here/../../src/cuda
+src=${CUDA_SOURCE:-$here/../../src/cuda}
 out=${1:-$here/../../build/lab-gla}
 mkdir -p "$out"
 arch="-gencode arch=compute_90a,code=sm_90a"

@@ -20,6 +20,11 @@ constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kChunkRange = -100.f;  // bits that a factored chunk may decay
 constexpr float kBlockRange = kChunkRange / Config::kBlocks;
 
+template <int kN>
+struct Constant {
+    static constexpr int kValue = kN;
+};
+
 __device__ inline float2 operator+(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
 /// Row `r` of a tile in 128-byte swizzle, from the address of row 0 (or 8, 16, ...).
@@ -248,41 +253,44 @@ __device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
 
 enum class Direction { kUp, kDown };
 
-/// Rows of the thread's block from tile `from` to tile `to`, times 2^sum. Up: the rows whose bit `half` is
+/// Rows of the thread's block from tile `from` to tile `to`, times 2^sum. Up: the rows whose bit kHalf is
 /// set, each decayed from the row where that bit's run begins, itself included. Down: the other rows,
-/// each decayed to the end of its run, itself excluded. half = 16: all rows, as one run. `start` bits
+/// each decayed to the end of its run, itself excluded. kHalf = 16: all rows, as one run. `start` bits
 /// come on top of the first run.
-template <Direction kDirection>
+template <Direction kDirection, int kHalf>
 __device__ inline void decay_rows(const Preparer& me, int stage, const void* from, const void* to,
-                                  int half, float2 start) {
+                                  float2 start) {
     constexpr bool kUp = kDirection == Direction::kUp;
     constexpr int kBatch = 4;  // loads in flight before the first use
-    const int count = half == Config::kBlock ? Config::kBlock : Config::kBlock / 2;
-    const u32 from_row = me.address(from, 0);
-    const u32 to_row = me.address(to, 0);
-    const u32 gate_row = me.gate_address(stage, 0);
+    constexpr int kCount = kHalf == Config::kBlock ? Config::kBlock : Config::kBlock / 2;
+    const u32 from_row = opaque(me.address(from, 0));
+    const u32 to_row = opaque(me.address(to, 0));
+    const u32 gate_row = opaque(me.gate_address(stage, 0));
     float2 sum = start;
-    // Not unrolled: more code and more addresses than there are registers for.
-#pragma unroll 1
-    for (int first = 0; first < count; first += kBatch) {
-        int at[kBatch];
+#pragma unroll
+    for (int first = 0; first < kCount; first += kBatch) {
         int row[kBatch];
         float2 gate[kBatch];
         u32 x[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-            const int n = kUp ? first + i : count - 1 - first - i;
-            at[i] = n & (half - 1);
-            row[i] = half == Config::kBlock ? n : 2 * n - at[i] + (kUp ? half : 0);
-            gate[i] = Preparer::gate_at(row_address(gate_row, row[i]));
+            const int n = kUp ? first + i : kCount - 1 - first - i;
+            row[i] = kHalf == Config::kBlock ? n : 2 * n - n % kHalf + (kUp ? kHalf : 0);
+            // Downwards a run's last gate counts for nothing.
+            const bool counts = kUp || row[i] % kHalf != 0;
+            gate[i] = counts ? Preparer::gate_at(row_address(gate_row, row[i]))
+                             : make_float2(0.f, 0.f);
             x[i] = load_shared(row_address(from_row, row[i]));
         }
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-            const bool begins = at[i] == (kUp ? 0 : half - 1) && first + i > 0;
+            const bool begins = row[i] % kHalf == (kUp ? 0 : kHalf - 1) && first + i > 0;
             if (begins) sum = make_float2(0.f, 0.f);
             if (kUp) sum = sum + gate[i];
-            store_shared(row_address(to_row, row[i]), Preparer::scaled(x[i], sum));
+            // Next to the middle nothing decays; fp16 still becomes bf16.
+            const bool same = !kUp && kHalf < Config::kBlock && row[i] % kHalf == kHalf - 1 &&
+                              Config::kInput == InputType::kBFloat16;
+            store_shared(row_address(to_row, row[i]), same ? x[i] : Preparer::scaled(x[i], sum));
             if (!kUp) sum = sum + gate[i];
         }
     }
@@ -314,15 +322,22 @@ __device__ inline void write_level(const Preparer& me, int n, int stage, int h) 
     const void* q = me.s.stage[stage].q;
     const void* k = me.s.stage[stage].k;
     unsigned char* tile = me.shared().level;
-    const int half = min(h, Config::kBlock);
+    const float2 zero = make_float2(0.f, 0.f);
+    const auto halves = [&](auto half) {
+        constexpr int kHalf = decltype(half)::kValue;
+        decay_rows<Direction::kUp, kHalf>(me, stage, q, tile, zero);
+        decay_rows<Direction::kDown, kHalf>(me, stage, k, tile, zero);
+    };
+    if (h == 8) return halves(Constant<8>{});
+    if (h == 4) return halves(Constant<4>{});
+    if (h == 2) return halves(Constant<2>{});
+    if (h == 1) return halves(Constant<1>{});
+    // A thread's block is all in an upper half or all in a lower one.
     const float2 start = level_start(me, n, h);
-    // From 16 on a thread's block is all in an upper half or all in a lower one.
-    const bool upper = (me.block * Config::kBlock & h) != 0;
-    if (h < Config::kBlock || upper) {
-        decay_rows<Direction::kUp>(me, stage, q, tile, half, start);
-    }
-    if (h < Config::kBlock || !upper) {
-        decay_rows<Direction::kDown>(me, stage, k, tile, half, start);
+    if (me.block * Config::kBlock & h) {
+        decay_rows<Direction::kUp, 16>(me, stage, q, tile, start);
+    } else {
+        decay_rows<Direction::kDown, 16>(me, stage, k, tile, start);
     }
 }
 
@@ -367,9 +382,9 @@ __device__ inline void prepare_strong(const Preparer& me, int n, int stage, int 
     }
     unsigned char* q = s.stage[stage].q;
     unsigned char* k = s.stage[stage].k;
-    decay_rows<Direction::kUp>(me, stage, q, q, Config::kBlock, me.totals(n, 0, me.block));
+    decay_rows<Direction::kUp, 16>(me, stage, q, q, me.totals(n, 0, me.block));
     if (first > 0) factored_scores(me, n, stage, slot, first);
-    decay_rows<Direction::kDown>(me, stage, k, k, Config::kBlock,
+    decay_rows<Direction::kDown, 16>(me, stage, k, k,
                                  me.totals(n, me.block + 1, Config::kBlocks));
 }
 
@@ -425,7 +440,7 @@ __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
         if (me.thread == 0) s.slot[slot].direct = first < Config::kBlocks;
         if constexpr (Config::kStateOnly) {
             unsigned char* k = s.stage[stage].k;
-            decay_rows<Direction::kDown>(me, stage, k, k, Config::kBlock,
+            decay_rows<Direction::kDown, 16>(me, stage, k, k,
                                          me.totals(n, me.block + 1, Config::kBlocks));
         } else if (first < Config::kBlocks) {
             prepare_strong(me, n, stage, slot, first);
