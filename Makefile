@@ -1,6 +1,6 @@
 # Thin: every target is a script or a CMake preset.
 .DEFAULT_GOAL := help
-.PHONY: help run test asan-test gpu-test bench cubins tidy format format-check clean
+.PHONY: help run test asan-test gpu-test bench cubins python-test wheel tidy format format-check clean
 
 help:
 	@echo 'make run           build, verify, measure and report (installs what is missing, as root)'
@@ -9,6 +9,8 @@ help:
 	@echo 'make gpu-test      the tests that use a GPU, then compute-sanitizer (a Hopper GPU)'
 	@echo 'make bench         the measured tables of docs/ on this machine'
 	@echo 'make cubins        compile the standard CUDA kernels ahead (needs NVRTC or nvcc, no GPU)'
+	@echo 'make python-test   build the Python package in a virtual environment and test it there'
+	@echo 'make wheel         the same package as a wheel, in dist/'
 	@echo 'make tidy          clang-tidy on every file'
 	@echo 'make format        clang-format in place; format-check only looks'
 
@@ -29,6 +31,12 @@ bench:
 
 cubins:
 	@scripts/cubins.sh
+
+python-test:
+	@scripts/python-test.sh
+
+wheel:
+	@scripts/wheel.sh
 
 tidy:
 	@scripts/tidy.sh

@@ -16,14 +16,15 @@
 #include "cli/bench_cases.hpp"
 #include "cli/bench_table.hpp"
 #include "cli/commands.hpp"
+#include "cli/device.hpp"
 #include "cli/failure.hpp"
 #include "cli/progress.hpp"
 #include "cli/table.hpp"
 #include "core/file.hpp"
+#include "measure/device.hpp"
 #include "measure/units.hpp"
 #include "measure/verdicts.hpp"
 #include "measure/workloads.hpp"
-#include "sluice/device.hpp"
 #include "sluice/error.hpp"
 #include "sluice/record.hpp"
 
@@ -127,20 +128,20 @@ std::vector<Record> predict_all(const std::vector<measure::BenchCase>& rows,
     return records;
 }
 
-/// Measures the machine once more: the floors use the better of before and after, and a machine
-/// that was not the same is said so.
-void settle_device(std::vector<Record>& records) {
+/// Measures the device once more: the floors use the better of before and after, and a device that
+/// was not the same is said so.
+void settle_rates(const Device& where, std::vector<Record>& records) {
     constexpr double kSame = 0.85;
     if (std::none_of(records.begin(), records.end(), [](const Record& r) { return r.ran(); })) {
         return;
     }
-    DeviceSpec device = host_device();
-    const DeviceSpec again = measure_host_device();
+    DeviceSpec device = measure::measured_device(where);
+    const DeviceSpec again = measure::measure_device(where);
     const auto agree = [](double a, double b) { return std::min(a, b) >= kSame * std::max(a, b); };
     if (!agree(device.copy_bytes_per_s, again.copy_bytes_per_s) ||
         !agree(device.matmul_flops_per_s, again.matmul_flops_per_s)) {
         fmt::print(stderr,
-                   "warning: this machine's rates changed during the run; other programs were "
+                   "warning: this device's rates changed during the run; other programs were "
                    "probably running\n  before {}\n  after  {}\n",
                    measure::describe_rates(device), measure::describe_rates(again));
     }
@@ -169,7 +170,7 @@ std::vector<Record> measure_all(const std::vector<measure::BenchCase>& rows,
         records[i] = measure::measure(rows[i], limits);
         progress.end(seconds[i]);
     }
-    settle_device(records);
+    if (!rows.empty()) settle_rates(rows.front().device, records);
     const std::string command = command_line();
     for (Record& record : records) record.command = command;
     return records;
@@ -223,12 +224,17 @@ constexpr const char* kFooter =
     "FLOPs / matmul rate), both measured in the same run (small rows in a warm cache may beat "
     "it);\n"
     "memory: peak over inputs and outputs.\n"
+    "On a GPU: events time the runs, the L2 is flushed before each; inputs are one random batch "
+    "row,\n"
+    "repeated; the matmul rate is tabulated; host: what a call keeps the CPU; memory: with the "
+    "workspace.\n"
     "--output keeps all of it, and more, for `sluice report`.\n"
     "\n"
     "Examples:\n"
     "  sluice bench --op gla -B 1 -T 4096 -H 4 -K 128 -V 128 --algorithm chunked,recurrent\n"
     "  sluice bench --op gla,gated_delta_rule,softmax -T 512,1024,2048,4096 --output records.json\n"
     "  sluice bench --model Qwen3-Next --tp 4 --op softmax --dtype bfloat16\n"
+    "  sluice bench --device cuda --dtype bfloat16 -B 1,16 -T 4096,16384 -H 16\n"
     "  sluice bench --op all --phase decode -B 1,32 -H 16\n"
     "  sluice bench --op kda --with g_raw,A_log,dt_bias --set lower_bound=-5 --set qk_l2norm=true\n"
     "  sluice bench --sweep standard --op gla,softmax --max-seconds 20 --output sweep.json\n"
@@ -267,11 +273,13 @@ void add_rows(CLI::App& app, BenchFlags& flags) {
         sweep->excludes(option);
     }
     sweep->excludes(model);
+    app.add_option("--device", flags.device, kDeviceHelp)->type_name("DEVICE");
     add_list(app, "--phase", flags.phases, "prefill (default), decode: one token per sequence")
         ->type_name("PHASE,...");
     add_list(app, "--dtype", flags.dtypes, "float32 (default), bfloat16, float16, float64")
         ->type_name("DTYPE,...");
-    add_list(app, "--backend", flags.backends, "cpu (default, or SLUICE_BACKEND), oracle")
+    add_list(app, "--backend", flags.backends,
+             "cpu or, on a GPU, cuda (defaults, or SLUICE_BACKEND); oracle")
         ->type_name("NAME,...");
     add_list(app, "--algorithm", flags.algorithms, "Of cpu: auto (default), chunked, recurrent")
         ->type_name("NAME,...");
@@ -283,7 +291,8 @@ void add_conditions(CLI::App& app, BenchCommand& command) {
                    "Of the arithmetic: auto, float32, float64, bfloat16")
         ->capture_default_str();
     app.add_option("--gates", flags.gates,
-                   "Log decays from N(0,1): logsigmoid/16, logsigmoid, spiky (5 % of -1000)")
+                   "Log decays: mild, logsigmoid(N(0,1))/16; usual, without /16; spiky, mild with "
+                   "5 % of -1000")
         ->capture_default_str();
     app.add_option("--gate-dtype", flags.gate_dtype, "Of g and g_raw (that of q)");
     app.add_option("--set", flags.settings, "A setting of the op (see `sluice info --op`)")
@@ -294,7 +303,7 @@ void add_conditions(CLI::App& app, BenchCommand& command) {
     app.add_option("--threads", flags.threads, "0: all cores")
         ->check(CLI::Range(0, 4096))
         ->capture_default_str();
-    app.add_flag("--flush", flags.flush, "Evict the caches before each run");
+    app.add_flag("--flush", flags.flush, "Evict the caches before each run (on a GPU always)");
     app.add_option("--min-runs", command.limits.rule.min_runs, "Timed runs at least")
         ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
@@ -303,7 +312,7 @@ void add_conditions(CLI::App& app, BenchCommand& command) {
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("--max-memory", command.max_memory_gb,
-                   "GB a row may need (85 % of what is available)")
+                   "GB a row may need (85 % of what is available, or of a GPU's memory)")
         ->check(CLI::PositiveNumber);
 }
 

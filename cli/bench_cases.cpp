@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "cli/device.hpp"
 #include "measure/workloads.hpp"
 #include "runtime/environment.hpp"
 #include "sluice/backend.hpp"
@@ -133,12 +134,13 @@ struct Variation {
 };
 
 /// Rows name their backend: a record says what ran.
-std::string default_backend() {
+std::string default_backend(const Device& device) {
     const std::string& chosen = environment().backend;
-    return chosen.empty() ? "cpu" : chosen;
+    if (!chosen.empty()) return chosen;
+    return device.kind == DeviceKind::kCuda ? "cuda" : "cpu";
 }
 
-std::vector<Variation> variations(const BenchFlags& flags) {
+std::vector<Variation> variations(const BenchFlags& flags, const Device& device) {
     std::vector<Variation> list;
     for (const std::string& phase : or_default<std::string>(flags.phases, {"prefill"})) {
         for (const std::string& dtype : or_default<std::string>(flags.dtypes, {"float32"})) {
@@ -148,7 +150,7 @@ std::vector<Variation> variations(const BenchFlags& flags) {
                             "float32, bfloat16, float16, float64");
             }
             for (const std::string& backend :
-                 or_default<std::string>(flags.backends, {default_backend()})) {
+                 or_default<std::string>(flags.backends, {default_backend(device)})) {
                 (void)find_backend(backend);
                 for (const std::string& algorithm :
                      or_default<std::string>(flags.algorithms, {"auto"})) {
@@ -191,13 +193,14 @@ BenchCases bench_cases(const BenchFlags& flags) {
     const auto lengths = sweep ? std::vector<std::int64_t>{2048, 4096, 8192, 16384}
                                : or_default<std::int64_t>(flags.T, {4096});
     BenchCase common;
+    common.device = parse_device(flags.device);
     common.precision = parse_precision(flags.precision);
     common.gates = measure::parse_gates(flags.gates);
     common.seed = flags.seed;
     common.threads = flags.threads;
     common.flush = flags.flush;
     const VariantRequest request = parse_request(flags);
-    const std::vector<Variation> variation_list = variations(flags);
+    const std::vector<Variation> variation_list = variations(flags, common.device);
 
     const auto add = [&](const ShapeRow& row, std::int64_t batch, std::int64_t tokens,
                          const Variation& variation) {

@@ -11,6 +11,7 @@ namespace sluice::cli {
 
 /// As given; an empty list means its default.
 struct BenchFlags {
+    std::string device;
     std::vector<std::string> ops;
     std::vector<std::string> phases;
     std::vector<std::string> dtypes;
@@ -35,9 +36,9 @@ struct BenchCases {
     std::vector<std::string> refused;  // models that match the name but cannot be run, and why
 };
 
-/// The cross product. Rows that would be the same measurement twice appear once: softmax has no
-/// backend or algorithm, the oracle no algorithm, a recurrence's decode no T. Throws Error for
-/// flags that make no sense, and if all models are refused.
+/// The cross product, all on one device. Rows that would be the same measurement twice appear once:
+/// softmax has no backend or algorithm, the oracle no algorithm, a recurrence's decode no T. Throws
+/// Error for flags that make no sense, and if all models are refused.
 [[nodiscard]] BenchCases bench_cases(const BenchFlags& flags);
 
 }  // namespace sluice::cli

@@ -30,6 +30,7 @@ std::vector<std::string> cells(const Record& r) {
         to_string(r.dtype),
         format_us(r.measured_us),
         spread(r),
+        r.host_us > 0 ? format_us(r.host_us) : "-",
         format_with_prefix(r.tokens_per_s(), ""),
         format_number(r.gflops_per_s()),
         format_number(r.gbytes_per_s()),
@@ -41,8 +42,7 @@ std::vector<std::string> cells(const Record& r) {
 }
 
 std::string conditions(const Record& r) {
-    std::string text = fmt::format("{} threads, caches {}, seed {}", r.threads, r.cache, r.seed);
-    return text + (r.gates.empty() ? "" : ", gates " + r.gates) + "\n";
+    return describe_conditions(r) + (r.gates.empty() ? "" : ", gates " + r.gates) + "\n";
 }
 
 bool is_row(const Record& record) { return record.ran(); }
@@ -59,7 +59,8 @@ std::string bench_table(std::span<const Record> records) {
     if (shown != records.end()) {
         text += describe_rates(shown->device) + "\n" + conditions(*shown) + "\n";
         Table table({"<op", "<phase", "<backend kernel", "<shape", "<dtype", "median", "spread",
-                     "tokens/s", "GFLOP/s", "GB/s", "of floor", "of matmul", "memory", "<model"});
+                     "host", "tokens/s", "GFLOP/s", "GB/s", "of floor", "of matmul", "memory",
+                     "<model"});
         for (const Record& record : records) {
             if (record.ran()) table.add(cells(record));
         }

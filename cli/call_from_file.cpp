@@ -5,8 +5,13 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
+#include <optional>
 #include <set>
 
+#include "cli/device.hpp"
+#include "runtime/mirror.hpp"
+#include "sluice/memory.hpp"
 #include "sluice/variants.hpp"
 
 namespace sluice::cli {
@@ -168,6 +173,8 @@ void add_call_options(CLI::App& command, CallOptions& o) {
     auto* value_first =
         command.add_flag("--value-first", o.value_first, "States are [N, HV, V, K]");
     command.add_flag("--key-first", o.key_first, "States are [N, HV, K, V]")->excludes(value_first);
+    command.add_option("--device", o.device, std::string("Device: ") + kDeviceHelp)
+        ->type_name("DEVICE");
     command.add_option("--backend", o.options.backend, "Backend: " + backend_names())
         ->type_name("NAME");
     command
@@ -197,6 +204,7 @@ std::string settings_help() {
 
 FileCall load_call(const std::filesystem::path& path, const CallOptions& options) {
     FileCall call;
+    call.device = parse_device(options.device);
     call.file = read_safetensors(path);
     call.op = choose_op(call.file, options);
     call.settings = choose_settings(call.file, find_variant(call.op), options);
@@ -205,6 +213,22 @@ FileCall load_call(const std::filesystem::path& path, const CallOptions& options
     place_tensors(call, options.ignore_extra);
     return call;
 }
+
+namespace {
+
+/// Of the call alone, with its kernels compiled and loaded before.
+void time_call(const FileCall& call, const Arguments& arguments, CallResult& result) {
+    const Plan prepared = prepare(call.spec, arguments, call.options);
+    const auto start = std::chrono::steady_clock::now();
+    result.plan = forward(call.spec, arguments, call.options);
+    synchronize(call.device);
+    const std::chrono::duration<double, std::milli> elapsed =
+        std::chrono::steady_clock::now() - start;
+    result.milliseconds = elapsed.count();
+    if (result.plan.notice.empty()) result.plan.notice = prepared.notice;
+}
+
+}  // namespace
 
 CallResult run_call(const FileCall& call, DType o_dtype, bool with_final_state) {
     const Dims d = infer_dims(call.spec, call.arguments);
@@ -226,12 +250,19 @@ CallResult run_call(const FileCall& call, DType o_dtype, bool with_final_state) 
         }
     }
     result.problem = bind(call.spec, arguments, call.options);
-    const auto start = std::chrono::steady_clock::now();
-    result.plan = forward(call.spec, arguments, call.options);
-    const std::chrono::duration<double, std::milli> elapsed =
-        std::chrono::steady_clock::now() - start;
-    result.milliseconds = elapsed.count();
+    if (call.device.kind == DeviceKind::kCpu) {
+        time_call(call, arguments, result);
+    } else {
+        const Mirror mirror(arguments, call.device);
+        mirror.fetch_inputs();
+        time_call(call, mirror.arguments(), result);
+        mirror.write_back();
+    }
     return result;
+}
+
+void print_notice(const Plan& plan) {
+    if (!plan.notice.empty()) fmt::print(stderr, "note: {}\n", plan.notice);
 }
 
 DType value_dtype(const FileCall& call) {
@@ -243,6 +274,13 @@ DType value_dtype(const FileCall& call) {
         }
     }
     return DType::kFloat32;
+}
+
+std::string describe_plan(const Plan& plan) {
+    const std::string parts = plan.backend == "cuda" ? fmt::format("{} segments", plan.segments)
+                                                     : fmt::format("{} threads", plan.threads);
+    return fmt::format("{} {} {}, chunk {}, {}, hash {:016x}", plan.backend, plan.kernel,
+                       to_string(plan.precision), plan.chunk, parts, plan.hash());
 }
 
 std::string describe_tensor(const TensorView& view) {
@@ -266,9 +304,13 @@ nlohmann::ordered_json to_json(const Plan& plan) {
             {"kernel", plan.kernel},
             {"precision", to_string(plan.precision)},
             {"chunk", plan.chunk},
+            {"value_tile", plan.value_tile},
+            {"segments", plan.segments},
+            {"tasks", plan.tasks},
             {"threads", plan.threads},
             {"workspace_bytes", plan.workspace_bytes},
-            {"hash", fmt::format("{:016x}", plan.hash())}};
+            {"hash", fmt::format("{:016x}", plan.hash())},
+            {"notice", plan.notice}};
 }
 
 }  // namespace sluice::cli

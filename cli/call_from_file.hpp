@@ -25,6 +25,7 @@ struct CallOptions {
     bool value_first = false;
     bool key_first = false;
     bool ignore_extra = false;
+    std::string device;
     Options options;
 };
 
@@ -40,10 +41,12 @@ struct FileCall {
     Spec spec;
     Arguments arguments;  // inputs and initial states, in the file's memory; no outputs yet
     Options options;
+    Device device{};  // that the call runs on
 };
 
 [[nodiscard]] FileCall load_call(const std::filesystem::path& path, const CallOptions& options);
 
+/// The results are on the CPU, wherever the call ran; so is the problem that describes them.
 struct CallResult {
     Problem problem;
     Plan plan;
@@ -53,10 +56,17 @@ struct CallResult {
     double milliseconds = 0;
 };
 
+/// On a GPU the tensors are copied there and the results back; only the call itself is timed.
 [[nodiscard]] CallResult run_call(const FileCall& call, DType o_dtype, bool with_final_state);
 
 /// The type of the values: what an output has unless somebody asks for another.
 [[nodiscard]] DType value_dtype(const FileCall& call);
+
+/// What a plan has to say (a kernel was compiled), on standard error.
+void print_notice(const Plan& plan);
+
+/// "cuda gla bfloat16, chunk 64, 2 segments, hash 0123456789abcdef"
+[[nodiscard]] std::string describe_plan(const Plan& plan);
 
 /// "bfloat16 [1, 130, 2, 64]"
 [[nodiscard]] std::string describe_tensor(const TensorView& view);

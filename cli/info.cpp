@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/commands.hpp"
+#include "cli/device.hpp"
 #include "cli/failure.hpp"
 #include "cli/info_forms.hpp"
 #include "cli/table.hpp"
@@ -34,9 +35,48 @@ std::string joined_inputs(const Spec& spec) {
     return text;
 }
 
-std::string driver_text() {
-    const std::string& problem = cuda::driver_problem();
-    return problem.empty() ? "found" : problem;
+/// "13.0": the CUDA version that the driver is for; empty without one.
+std::string driver_version() {
+    int version = 0;
+    if (cuda::driver() == nullptr) return "";
+    cuda::check(cuda::driver()->driver_version(&version), "cuDriverGetVersion");
+    return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+/// The GPUs that the driver shows, and whether the library runs on each.
+std::string gpus_text() {
+    if (cuda::gpus().empty()) return fmt::format("CUDA: {}\n", cuda_problem());
+    Table table({"<GPU", "<name", "SMs", "capability", "memory", "clock", "L2", "<"});
+    for (const cuda::GpuInfo& gpu : cuda::gpus()) {
+        table.add({fmt::format("cuda:{}", gpu.index), gpu.name, std::to_string(gpu.multiprocessors),
+                   fmt::format("{}.{}", gpu.major, gpu.minor),
+                   format_with_prefix(static_cast<double>(gpu.memory_bytes), "B"),
+                   fmt::format("{} MHz", gpu.clock_khz / 1000),
+                   format_with_prefix(static_cast<double>(gpu.l2_bytes), "B"),
+                   gpu.runs_sm90a() ? "usable" : "not usable; needed: " + gpu_problem(gpu.index)});
+    }
+    const std::string problem = cuda_problem();
+    return fmt::format("{}Driver for CUDA {}{}\n", table.to_string(), driver_version(),
+                       problem.empty() ? "" : "; no GPU is used: " + problem);
+}
+
+nlohmann::ordered_json cuda_json() {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const cuda::GpuInfo& gpu : cuda::gpus()) {
+        list.push_back({{"device", fmt::format("cuda:{}", gpu.index)},
+                        {"name", gpu.name},
+                        {"multiprocessors", gpu.multiprocessors},
+                        {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
+                        {"memory_bytes", gpu.memory_bytes},
+                        {"clock_mhz", gpu.clock_khz / 1000},
+                        {"l2_bytes", gpu.l2_bytes},
+                        {"usable", gpu.runs_sm90a()}});
+    }
+    const std::string problem = cuda_problem();
+    return {{"usable", problem.empty()},
+            {"problem", problem},
+            {"driver", driver_version()},
+            {"gpus", list}};
 }
 
 std::string devices_text() {
@@ -48,10 +88,8 @@ std::string devices_text() {
                    format_with_prefix(static_cast<double>(device->cache_bytes), "B"),
                    device->source});
     }
-    return table.to_string() + fmt::format(
-                                   "The H200 row is for floors; its matmul rate is that of bf16.\n"
-                                   "CUDA: no kernel backend yet; driver: {}\n",
-                                   driver_text());
+    return table.to_string() + "The H200 row is for floors; its matmul rate is that of bf16.\n\n" +
+           gpus_text();
 }
 
 std::string backends_text() {
@@ -150,7 +188,7 @@ void print_json(const InfoCommand& command) {
         object = {{"version", measure::embedded::version()},
                   {"commit", measure::embedded::commit()},
                   {"devices", {to_json(host_device()), to_json(h200())}},
-                  {"cuda", {{"kernels", false}, {"driver", driver_text()}}},
+                  {"cuda", cuda_json()},
                   {"backends", nlohmann::ordered_json::array()},
                   {"ops", nlohmann::ordered_json::array()}};
         for (const Backend* backend : backends()) {
@@ -177,7 +215,7 @@ void run(const InfoCommand& command, const Context& context) {
 
 constexpr const char* kFooter =
     "Examples:\n"
-    "  sluice info                  devices (this CPU is measured), backends, ops\n"
+    "  sluice info                  devices (this CPU is measured), GPUs, backends, ops\n"
     "  sluice info --op kda         one op: its forms, inputs and settings, and what runs it\n"
     "  sluice info --verbose        all of them";
 

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <array>
 
+#include "cli/device.hpp"
 #include "measure/random_inputs.hpp"
 #include "sluice/backend.hpp"
+#include "sluice/device.hpp"
 #include "sluice/error.hpp"
+#include "sluice/memory.hpp"
 
 namespace sluice::cli {
 
@@ -36,21 +39,38 @@ OpForm make_form(const Variant& variant, std::string given, VariantRequest reque
     return form;
 }
 
+/// "bfloat16", or on a GPU, where it decides the speed, "bfloat16 (gla, tensor cores)".
+std::string describe_choice(const Backend& backend, const Problem& problem, DType dtype) {
+    if (problem.device.kind == DeviceKind::kCpu) return to_string(dtype);
+    const Plan plan = backend.plan(problem, nominal_device(problem.device));
+    return fmt::format("{} ({}{})", to_string(dtype), plan.kernel,
+                       plan.chunk > 1 ? ", tensor cores" : "");
+}
+
 std::string support_line(const Spec& spec, const Backend& backend, Phase phase) {
+    const bool on_gpu = backend.name() == "cuda";
+    if (on_gpu) {
+        if (const std::string problem = cuda_problem(); !problem.empty()) {
+            return fmt::format("{} {}: not here: {}", backend.name(), to_string(phase), problem);
+        }
+    }
+    const Device device = parse_device(on_gpu ? "cuda" : "cpu");
     const Dims dims{
         .B = 1, .T = phase == Phase::kPrefill ? 64 : 1, .H = 1, .HV = 1, .K = 64, .V = 64, .N = 1};
     std::string types, refusal;
     for (const DType dtype :
          {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
         const measure::OwnedInputs inputs =
-            measure::allocate_inputs(spec, dims, {.dtype = dtype, .gate_dtype = dtype});
-        const Tensor o = Tensor::empty(dtype, {dims.B, dims.T, dims.HV, dims.V});
+            measure::allocate_inputs(spec, dims, {.dtype = dtype, .gate_dtype = dtype}, device);
+        const std::array shape = {dims.B, dims.T, dims.HV, dims.V};
+        const Tensor o = empty_on(dtype, shape, device);
         Arguments arguments;
         arguments.inputs = measure::views(inputs);
         arguments.o = o;
-        const Support support = backend.supports(bind(spec, arguments, {}, phase));
+        const Problem problem = bind(spec, arguments, {}, phase);
+        const Support support = backend.supports(problem);
         if (support.ok) {
-            types += (types.empty() ? "" : ", ") + std::string(to_string(dtype));
+            types += (types.empty() ? "" : ", ") + describe_choice(backend, problem, dtype);
         } else {
             refusal = support.reason;
         }

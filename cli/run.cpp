@@ -39,21 +39,18 @@ TensorFile output_file(const FileCall& call, const CallResult& result, bool keep
     file.metadata["op"] = call.op;
     file.metadata["scale"] = fmt::format("{}", result.problem.scale);
     file.metadata["state_layout"] = to_string(result.problem.state_layout);
-    file.metadata["source"] = fmt::format(
-        "sluice run: {} {} {}, chunk {}, plan {:016x}", result.plan.backend, result.plan.kernel,
-        to_string(result.plan.precision), result.plan.chunk, result.plan.hash());
+    file.metadata["source"] = "sluice run: " + describe_plan(result.plan);
     return file;
 }
 
 void print_text(const FileCall& call, const CallResult& result, const TensorFile& written,
                 const std::string& path) {
-    const Plan& plan = result.plan;
     fmt::print("op      {}, {}\n", call.op, call.spec.summary);
     fmt::print("shape   {}\n", describe_dims(result.problem.dims));
     fmt::print("scale   {}\n", result.problem.scale);
     for (const auto& [name, value] : call.settings) fmt::print("set     {} = {}\n", name, value);
-    fmt::print("plan    {} {} {}, chunk {}, {} threads, hash {:016x}\n", plan.backend, plan.kernel,
-               to_string(plan.precision), plan.chunk, plan.threads, plan.hash());
+    fmt::print("device  {}\n", to_string(call.device));
+    fmt::print("plan    {}\n", describe_plan(result.plan));
     fmt::print("time    {:.3f} ms\n", result.milliseconds);
     fmt::print("wrote   {}\n", path);
     for (const auto& [name, tensor] : written.tensors) {
@@ -71,6 +68,7 @@ void print_json(const FileCall& call, const CallResult& result, const TensorFile
         {"scale", result.problem.scale},
         {"state_layout", to_string(result.problem.state_layout)},
         {"settings", call.settings},
+        {"device", to_string(call.device)},
         {"plan", to_json(result.plan)},
         {"milliseconds", result.milliseconds},
         {"output", path},
@@ -89,6 +87,7 @@ void run(const RunOptions& options, const Context& context) {
     const DType o_dtype =
         options.o_dtype.empty() ? value_dtype(call) : parse_dtype(options.o_dtype);
     const CallResult result = run_call(call, o_dtype, !options.no_final_state);
+    print_notice(result.plan);
     const TensorFile file = output_file(call, result, options.keep_inputs);
     write_safetensors(options.output, file);
     (context.json ? print_json : print_text)(call, result, file, options.output);
@@ -104,6 +103,7 @@ constexpr const char* kFooter =
     "  sluice run in.safetensors -o out.safetensors          op from the file's metadata\n"
     "  sluice run --op kda --lower-bound -5 in.safetensors -o out.safetensors\n"
     "  sluice run --op linear --set normalize=true --set feature_map=elu1 in.safetensors -o o.st\n"
+    "  sluice run --device cuda in.safetensors -o out.safetensors\n"
     "  sluice run --backend oracle --o-dtype float32 --keep-inputs in.safetensors -o golden.st\n"
     "                                                        a file that `sluice verify` "
     "checks\n\n";

@@ -34,6 +34,7 @@ struct Check {
 struct Verdict {
     std::string path;
     std::string op;
+    Device device;
     Dims dims;
     Plan plan;
     double milliseconds = 0;
@@ -43,11 +44,24 @@ struct Verdict {
     }
 };
 
-/// The largest error that the arithmetic, or a reference stored in half precision, explains.
+bool is_narrow(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+
+/// In float32 or wider, so that nothing but the arithmetic and the reference is judged; except on a
+/// GPU, whose kernels for 16-bit tensors write 16 bits: unless float32 is asked for, what usual
+/// calls run is what is verified.
+DType result_dtype(const FileCall& call) {
+    const DType values = value_dtype(call);
+    const Precision precision = call.options.precision;
+    if (precision == Precision::kFloat64 || values == DType::kFloat64) return DType::kFloat64;
+    const bool on_gpu = call.device.kind == DeviceKind::kCuda;
+    return on_gpu && precision != Precision::kFloat32 ? values : DType::kFloat32;
+}
+
+/// The largest error that the arithmetic, or results stored in half precision, explain.
 double default_tolerance(const std::string& tensor, Update update, Precision precision,
-                         DType stored) {
-    const bool reduced = precision == Precision::kBFloat16 || stored == DType::kBFloat16 ||
-                         stored == DType::kFloat16;
+                         DType reference, DType result) {
+    const bool reduced =
+        precision == Precision::kBFloat16 || is_narrow(reference) || is_narrow(result);
     if (!reduced) return 1e-5;
     return tensor == "o" && update == Update::kAdditive ? 4e-3 : 5e-3;
 }
@@ -79,13 +93,15 @@ Verdict verify_file(const std::string& path, const VerifyOptions& options) {
         throw Error(ErrorCode::kMissing, "o", "neither o nor final_state",
                     "a file that holds results to verify");
     }
-    // Results in float32 or wider, so that nothing but the arithmetic and the reference is judged.
-    const bool wide =
-        call.options.precision == Precision::kFloat64 || value_dtype(call) == DType::kFloat64;
-    const CallResult result =
-        run_call(call, wide ? DType::kFloat64 : DType::kFloat32, final_state || final_key_sum);
+    const CallResult result = run_call(call, result_dtype(call), final_state || final_key_sum);
 
-    Verdict verdict{path, call.op, result.problem.dims, result.plan, result.milliseconds, {}};
+    Verdict verdict{.path = path,
+                    .op = call.op,
+                    .device = call.device,
+                    .dims = result.problem.dims,
+                    .plan = result.plan,
+                    .milliseconds = result.milliseconds,
+                    .checks = {}};
     const auto check = [&](const char* name, const Tensor* reference, const Tensor& value) {
         if (reference == nullptr) return;
         require_comparable(name, *reference, value);
@@ -94,8 +110,9 @@ Verdict verify_file(const std::string& path, const VerifyOptions& options) {
             {name,
              tokens ? compare_outputs(value, *reference, result.problem.sequences)
                     : compare_states(value, *reference),
-             options.tolerance.value_or(default_tolerance(
-                 name, call.spec.update, result.plan.precision, reference->dtype()))});
+             options.tolerance.value_or(default_tolerance(name, call.spec.update,
+                                                          result.plan.precision, reference->dtype(),
+                                                          value.dtype()))});
     };
     check("o", o, result.o);
     check("final_state", final_state, result.final_state);
@@ -113,6 +130,7 @@ nlohmann::ordered_json verdict_json(const Verdict& verdict) {
     }
     return {{"file", verdict.path},
             {"op", verdict.op},
+            {"device", to_string(verdict.device)},
             {"dims", to_json(verdict.dims)},
             {"plan", to_json(verdict.plan)},
             {"milliseconds", verdict.milliseconds},
@@ -198,6 +216,7 @@ nlohmann::ordered_json verify_one(const std::string& file, const VerifyOptions& 
         return object;
     }
     progress.hide();
+    print_notice(verdict->plan);
     if (!verdict->pass()) context.status = std::max(context.status, 1);
     if (table != nullptr) table->add(*verdict);
     return verdict_json(*verdict);
@@ -228,11 +247,13 @@ constexpr const char* kFooter =
     "of one sequence and head, or one head's state. A file passes within the tolerance, each "
     "block\n"
     "within four times it, without NaN or infinity. Default: 1e-5; where operands are rounded to\n"
-    "bfloat16, or the reference is stored in 16 bits, 4e-3 for o of additive updates, else 5e-3.\n"
+    "bfloat16, or the reference or the result has 16 bits, 4e-3 for o of additive updates, else\n"
+    "5e-3. On a GPU o has the type of the values, unless --precision float32.\n"
     "\n"
     "Examples:\n"
     "  sluice verify tests/data/golden/*.safetensors\n"
     "  sluice verify --backend oracle --tolerance 2e-6 gla_mild.safetensors\n"
+    "  sluice verify --device cuda tests/data/golden/*.safetensors\n"
     "  sluice verify --precision bfloat16 --json gla_mild.safetensors\n"
     "\n"
     "Exit status: 0 all pass, 1 past tolerance or not finite, 2 a file was refused.\n\n";

@@ -12,6 +12,7 @@ Sluice: recurrent-state ("linear") attention. This will
   1. install missing packages   2. configure   3. build the library and the command
   4. verify golden files        5. run a tensor file      6. measure against softmax attention
   7. write a report
+on the CPU and, where there is a Hopper GPU with a driver, on that too.
 Four minutes or so the first time on two cores, more with packages to install; then half a minute.
 TXT
 
@@ -27,16 +28,29 @@ cmake --build --preset cpu --target sluice_cli
 step "verify: recompute $(find "$golden" -name '*.safetensors' | wc -l) golden files of public references"
 "$sluice" verify "$golden"/*.safetensors
 
-step "run: one tensor file through gated linear attention"
-"$sluice" run --op gla "$golden/gla_mild.safetensors" -o report/gla_mild.out.safetensors
+records=(report/records.json)
+gpus=$("$sluice" info | grep -c '^cuda:.* usable$' || true)
+if [ "$gpus" -gt 0 ]; then
+    echo
+    "$sluice" verify --device cuda "$golden"/*.safetensors
+fi
+
+step "run: one tensor file through gated linear attention, on the best device here"
+"$sluice" run --device best --op gla "$golden/gla_mild.safetensors" -o report/gla_mild.out.safetensors
 
 step "bench: recurrences against softmax attention, prefill, on this machine"
 "$sluice" bench --op gla,simple_gla,mamba2,gated_delta_rule,softmax -B 1 -T 64,128,256,512,1024,2048,4096 \
     -H 4 -K 128 -V 128 --dtype float32 --max-seconds 1 --output report/records.json
+if [ "$gpus" -gt 0 ]; then
+    echo
+    "$sluice" bench --device cuda --op gla,simple_gla,mamba2,gated_delta_rule -B 1,16 -T 1024,4096,16384 \
+        -H 16 -K 128 -V 128 --dtype bfloat16 --max-seconds 1 --output report/gpu.json
+    records+=(report/gpu.json)
+fi
 
 step "report"
-"$sluice" report report/records.json -o report/report.md
-"$sluice" report report/records.json -o report/report.html
+"$sluice" report "${records[@]}" -o report/report.md
+"$sluice" report "${records[@]}" -o report/report.html
 
 cat <<TXT
 
@@ -46,7 +60,7 @@ What the numbers mean. Each row is the median time of one call on this machine. 
 time that this machine's measured memory and matrix-product rates allow for the same work; the
 fraction says how much of it was reached. Recurrences grow linearly with T and softmax attention
 quadratically: the report says where the lines cross, and what the floor of the same shape is on an
-H200, where the project's GPU kernels will be measured against it.
+H200. Against FLA and softmax attention on a GPU: lab/peers, docs/peers.md.
 
 Next:
   $sluice info                      what this machine can do, and every variant

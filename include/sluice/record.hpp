@@ -15,7 +15,7 @@
 namespace sluice {
 
 struct Record {
-    static constexpr int kSchema = 1;
+    static constexpr int kSchema = 2;
 
     // Provenance.
     std::string version;  // of this library
@@ -25,11 +25,13 @@ struct Record {
 
     // What ran, where.
     DeviceSpec device;      // with the rates that the floors use
-    std::string backend;    // "cpu", "oracle"; "baseline" for softmax attention
-    std::string kernel;     // "chunked", "recurrent", "online-softmax"
+    double clock_mhz = 0;   // of a GPU's multiprocessors, nominal; 0 for a CPU
+    std::string backend;    // "cuda", "cpu", "oracle"; "baseline" for softmax attention
+    std::string kernel;     // Plan::kernel, or "online-softmax"
     std::string precision;  // of the arithmetic
     int threads = 0;
     std::string plan_hash;  // 16 hexadecimal digits, empty for the baseline
+    std::string notice;     // Plan::notice of the first call
 
     // The problem. Softmax attention has HV query heads and H key heads.
     std::string op;
@@ -55,9 +57,10 @@ struct Record {
     double measured_us = 0;  // median
     double p10_us = 0, p90_us = 0;
     double relative_mad = 0;    // median absolute deviation / median
+    double host_us = 0;         // GPU: what a call keeps the host, which does not wait; CPU: 0
     std::int64_t io_bytes = 0;  // inputs, outputs and states, as allocated
     /// io_bytes + growth of the resident set during the first call (some hundred kB of code and
-    /// stacks among it).
+    /// stacks among it); on a GPU io_bytes + the plan's workspace.
     std::int64_t peak_memory_bytes = 0;
     std::string peak_memory_method;
 

@@ -135,6 +135,7 @@ std::int64_t TensorView::size() const noexcept {
 }
 
 bool TensorView::is_contiguous() const noexcept {
+    if (size() == 0) return true;
     std::int64_t expected = 1;
     for (int i = rank - 1; i >= 0; --i) {
         if (extents[i] != 1 && stride_elements[i] != expected) return false;

@@ -12,6 +12,7 @@
 #include "measure/bench_job.hpp"
 #include "measure/cache.hpp"
 #include "measure/embedded.hpp"
+#include "measure/gpu_timer.hpp"
 #include "measure/memory.hpp"
 #include "measure/statistics.hpp"
 #include "measure/units.hpp"
@@ -23,12 +24,18 @@ namespace {
 /// Leaves room for the rest of the machine.
 constexpr double kUsableMemoryShare = 0.85;
 
+bool on_gpu(const Device& device) { return device.kind == DeviceKind::kCuda; }
+
+std::int64_t memory_of(const Device& device) {
+    return on_gpu(device) ? cuda::gpu(device.index).memory_bytes : available_memory_bytes();
+}
+
 void apply_limits(const BenchLimits& limits, Job& job) {
     Record& record = job.record;
     if (!record.ran()) return;
     const double usable = limits.memory_bytes > 0
                               ? static_cast<double>(limits.memory_bytes)
-                              : kUsableMemoryShare * static_cast<double>(available_memory_bytes());
+                              : kUsableMemoryShare * static_cast<double>(memory_of(job.device));
     const auto needed = static_cast<double>(record.io_bytes + job.workspace_bytes);
     if (usable > 0 && needed > usable) {
         record.skipped =
@@ -52,7 +59,40 @@ Job prepare(const BenchCase& row, const BenchLimits& limits) {
     return job;
 }
 
-Record time_job(const Job& job, bool flush_caches, const BenchLimits& limits) {
+void add_plan(const std::optional<Plan>& plan, Record& record) {
+    if (!plan) return;
+    record.plan_hash = fmt::format("{:016x}", plan->hash());
+    record.notice = plan->notice;
+}
+
+void add_samples(const std::vector<double>& samples_us, Record& record) {
+    const Summary summary = summarize(samples_us);
+    record.samples = summary.samples;
+    record.measured_us = summary.median;
+    record.p10_us = summary.p10;
+    record.p90_us = summary.p90;
+    record.relative_mad = summary.relative_mad;
+}
+
+Record time_on_gpu(const Job& job, const BenchLimits& limits) {
+    Record record = job.record;
+    const GpuTimer timer(job.device.index);
+    record.cache = "flushed";
+    job.fill();
+    const auto run = [&] { (void)job.run(); };
+    // The first call loads kernels, and compiles those that nobody compiled ahead.
+    add_plan(job.run(), record);
+    record.peak_memory_bytes = record.io_bytes + job.workspace_bytes;
+    record.peak_memory_method = "workspace of the plan";
+    const double warm_us = timer.gpu_us(run);
+    const bool slow = warm_us >= 1e6 * limits.rule.max_seconds;
+    const auto time = [&] { return timer.gpu_us(run); };
+    add_samples(slow ? std::vector{warm_us} : collect_us(limits.rule, time), record);
+    record.host_us = timer.host_us(run, record.measured_us);
+    return record;
+}
+
+Record time_on_cpu(const Job& job, bool flush_caches, const BenchLimits& limits) {
     Record record = job.record;
     std::optional<CacheFlusher> flusher;
     if (flush_caches) flusher.emplace(record.device.cache_bytes);
@@ -60,7 +100,7 @@ Record time_job(const Job& job, bool flush_caches, const BenchLimits& limits) {
 
     job.fill();
     const double start = steady_clock_us();
-    const PeakMemory peak = measure_peak_memory([&] { record.plan_hash = job.run(); });
+    const PeakMemory peak = measure_peak_memory([&] { add_plan(job.run(), record); });
     const double first_us = steady_clock_us() - start;
     record.peak_memory_bytes = record.io_bytes + peak.growth_bytes;
     record.peak_memory_method = peak.method;
@@ -71,13 +111,7 @@ Record time_job(const Job& job, bool flush_caches, const BenchLimits& limits) {
     const auto flush = [&] {
         if (flusher) (*flusher)();
     };
-    const Summary summary =
-        summarize(slow ? std::vector{first_us} : sample_us(limits.rule, run, flush));
-    record.samples = summary.samples;
-    record.measured_us = summary.median;
-    record.p10_us = summary.p10;
-    record.p90_us = summary.p90;
-    record.relative_mad = summary.relative_mad;
+    add_samples(slow ? std::vector{first_us} : sample_us(limits.rule, run, flush), record);
     return record;
 }
 
@@ -99,7 +133,7 @@ Record measure_job(const Job& job, bool flush, const BenchLimits& limits) {
         return record;
     };
     try {
-        return time_job(job, flush, limits);
+        return on_gpu(job.device) ? time_on_gpu(job, limits) : time_on_cpu(job, flush, limits);
     } catch (const std::bad_alloc&) {
         return failed("out of memory");
     } catch (const std::exception& problem) {
@@ -118,9 +152,12 @@ double expected_seconds(const Record& predicted, const BenchLimits& limits) {
     constexpr double kFillBytesPerS = 2e8;
     const StoppingRule& rule = limits.rule;
     const double run = 1e-6 * predicted.predicted_us;
+    // A GPU's inputs are one batch row, repeated.
+    const std::int64_t rows =
+        predicted.backend == "cuda" ? std::max<std::int64_t>(1, predicted.dims.B) : 1;
     const double sampling = std::clamp(rule.min_runs * run, rule.min_seconds,
                                        std::max(rule.min_seconds, rule.max_seconds));
-    return run + sampling + static_cast<double>(predicted.io_bytes) / kFillBytesPerS;
+    return run + sampling + static_cast<double>(predicted.io_bytes / rows) / kFillBytesPerS;
 }
 
 }  // namespace sluice::measure

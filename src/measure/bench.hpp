@@ -28,25 +28,29 @@ struct BenchCase {
     DType gate_dtype = DType::kFloat32;
     Gates gates = Gates::kDefault;
     std::uint64_t seed = 0;
+    Device device{};
     std::string backend = "cpu";
     Algorithm algorithm = Algorithm::kAuto;
     Precision precision = Precision::kAuto;
     int threads = 0;
-    bool flush = false;  // evict the caches before each run
+    bool flush = false;  // evict the caches before each run; on a GPU always
 };
 
 struct BenchLimits {
     StoppingRule rule;
-    std::int64_t memory_bytes = 0;  // 0: what the system says is available
+    /// Of the row's device. 0: what the system says is available, or most of a GPU's.
+    std::int64_t memory_bytes = 0;
 };
 
 /// Everything but the measurement. `skipped` says why measure() would not run the row: the backend
-/// does not support it, or it needs more memory or time than the limits. Allocates address space,
-/// touches none of it. Throws Error for a case that is no problem at all.
+/// does not support it, or it needs more memory or time than the limits. Allocates address space
+/// (on a GPU memory, for a moment), touches none of it. Throws Error for a case that is no problem
+/// at all.
 [[nodiscard]] Record predict(const BenchCase& row, const BenchLimits& limits);
 
 /// predict(), and unless the row is skipped its measurement. The first call is the warm-up; peak
-/// memory is taken from it. A run that fails is a skipped row that says why.
+/// memory is taken from it. On a GPU the inputs are one random batch row, repeated, and events time
+/// the runs. A run that fails is a skipped row that says why.
 [[nodiscard]] Record measure(const BenchCase& row, const BenchLimits& limits);
 
 /// Sets the record's device, and its floor there.

@@ -3,17 +3,20 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <optional>
 
 #include "measure/bench.hpp"
+#include "sluice/plan.hpp"
 
 namespace sluice::measure {
 
 struct Job {
     Record record;                     // all but provenance and measurement
+    Device device{};                   // of the tensors
     std::int64_t workspace_bytes = 0;  // that the plan asks for
     std::function<void()> fill;        // writes every tensor once
-    std::function<std::string()> run;  // the timed call; returns the hash of the plan that ran
+    /// The timed call, which does not wait for a GPU; the plan that ran, if it had one.
+    std::function<std::optional<Plan>()> run;
 };
 
 /// Throws Error for a case that cannot be bound. A case that the backend refuses, or whose tensors

@@ -9,6 +9,8 @@
 
 #include "core/convert.hpp"
 #include "sluice/error.hpp"
+#include "sluice/memory.hpp"
+#include "spec/expr_nodes.hpp"
 
 namespace sluice::measure {
 
@@ -22,11 +24,13 @@ const char* to_string(Gates gates) noexcept {
 }
 
 Gates parse_gates(std::string_view name) {
-    for (const Gates gates : {Gates::kDefault, Gates::kLogSigmoid, Gates::kSpiky}) {
-        if (name == to_string(gates)) return gates;
+    constexpr std::pair<Gates, std::string_view> kNames[] = {
+        {Gates::kDefault, "mild"}, {Gates::kLogSigmoid, "usual"}, {Gates::kSpiky, "spiky"}};
+    for (const auto& [gates, short_name] : kNames) {
+        if (name == short_name || name == to_string(gates)) return gates;
     }
     throw Error(ErrorCode::kValue, "gates", "'" + std::string(name) + "'",
-                "logsigmoid/16, logsigmoid, spiky");
+                "mild (logsigmoid/16), usual (logsigmoid), spiky");
 }
 
 namespace {
@@ -80,9 +84,11 @@ void fill_from_normal(const Tensor& tensor, std::uint64_t key, F&& f) {
 }
 
 bool contains(const Expr& expr, Op op) {
-    const Expr::Node& node = expr.node();
-    return node.op == op || std::any_of(node.args.begin(), node.args.end(),
-                                        [&](const Expr& arg) { return contains(arg, op); });
+    const ExprNodes nodes(expr);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        if (nodes[i].node().op == op) return true;
+    }
+    return false;
 }
 
 double log_sigmoid(double x) { return std::min(x, 0.0) - std::log1p(std::exp(-std::abs(x))); }
@@ -219,13 +225,14 @@ NamedTensors views(const OwnedInputs& inputs) {
     return named;
 }
 
-OwnedInputs allocate_inputs(const Spec& spec, const Dims& dims, const InputOptions& options) {
+OwnedInputs allocate_inputs(const Spec& spec, const Dims& dims, const InputOptions& options,
+                            const Device& device) {
     OwnedInputs inputs;
     for (const Input& input : spec.inputs) {
         (void)find_distribution(spec, input.name);
         std::vector<std::int64_t> shape;
         for (const Axis axis : input.axes) shape.push_back(dims.extent(axis));
-        inputs.emplace_back(input.name, Tensor::empty(dtype_of(input, options), shape));
+        inputs.emplace_back(input.name, empty_on(dtype_of(input, options), shape, device));
     }
     return inputs;
 }

@@ -20,8 +20,9 @@ enum class Gates : unsigned char {
     kLogSigmoid,  // logsigmoid(N(0,1))
     kSpiky,       // kDefault, and -1000 on 5 % of the elements
 };
-/// "logsigmoid/16", "logsigmoid", "spiky": also how records and flags call them.
+/// "logsigmoid/16", "logsigmoid", "spiky": how records call them.
 [[nodiscard]] const char* to_string(Gates gates) noexcept;
+/// Those names, or "mild", "usual", "spiky".
 [[nodiscard]] Gates parse_gates(std::string_view name);
 
 struct InputOptions {
@@ -35,14 +36,14 @@ struct InputOptions {
 using OwnedInputs = std::vector<std::pair<std::string, Tensor>>;
 [[nodiscard]] NamedTensors views(const OwnedInputs& inputs);
 
-/// Tensors of the right shapes and types, not filled. Per-head parameters (inputs without a token
-/// axis) are float32. Throws Error(kUnsupported) naming the first input whose distribution is not
-/// known by its name: a user's own spec may have such.
+/// Tensors of the right shapes and types on `device`, not filled. Per-head parameters (inputs
+/// without a token axis) are float32. Throws Error(kUnsupported) naming the first input whose
+/// distribution is not known by its name: a user's own spec may have such.
 [[nodiscard]] OwnedInputs allocate_inputs(const Spec& spec, const Dims& dims,
-                                          const InputOptions& options);
-/// Fills them: q, k, v, x, B, C, z and g_raw from N(0,1), k of a delta update with unit norm; g by
-/// `options.gates`; beta in (0, 1), or N(0,1) where the spec applies a sigmoid to it; dt such that
-/// the time step lies about [1e-3, 1e-1]; A_log = log U[1,16], A = -U[1,16]; dt_bias =
+                                          const InputOptions& options, const Device& device = {});
+/// Fills them, on the CPU: q, k, v, x, B, C, z and g_raw from N(0,1), k of a delta update with unit
+/// norm; g by `options.gates`; beta in (0, 1), or N(0,1) where the spec applies a sigmoid to it; dt
+/// such that the time step lies about [1e-3, 1e-1]; A_log = log U[1,16], A = -U[1,16]; dt_bias =
 /// softplus^-1 of [1e-3, 1e-1], log-uniformly; D from N(1, 0.1).
 void fill_inputs(const Spec& spec, const InputOptions& options, OwnedInputs& inputs);
 /// Both.

@@ -48,11 +48,13 @@ void visit_record(R& record, F&& f) {
     f("date", record.date);
     f("command", record.command);
     f("device", record.device);
+    f("clock_mhz", record.clock_mhz);
     f("backend", record.backend);
     f("kernel", record.kernel);
     f("precision", record.precision);
     f("threads", record.threads);
     f("plan_hash", record.plan_hash);
+    f("notice", record.notice);
     f("op", record.op);
     f("model", record.model);
     f("phase", record.phase);
@@ -73,6 +75,7 @@ void visit_record(R& record, F&& f) {
     f("p10_us", record.p10_us);
     f("p90_us", record.p90_us);
     f("relative_mad", record.relative_mad);
+    f("host_us", record.host_us);
     f("io_bytes", record.io_bytes);
     f("peak_memory_bytes", record.peak_memory_bytes);
     f("peak_memory_method", record.peak_memory_method);

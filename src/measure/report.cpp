@@ -29,7 +29,7 @@ std::vector<std::string> provenance_of(std::span<const Record> records) {
     }
     for (const Record& r : records) {
         if (!r.ran()) continue;
-        add_once(lines, fmt::format("{} threads, caches {}, seed {}", r.threads, r.cache, r.seed));
+        add_once(lines, describe_conditions(r));
         if (!r.gates.empty()) add_once(lines, "gates " + r.gates);
     }
     add_once(lines, "For comparison, floors of the same bytes and FLOPs on " +

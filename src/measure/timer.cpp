@@ -25,24 +25,30 @@ bool is_settled(const StoppingRule& rule, const std::vector<double>& samples) {
            quartiles <= rule.relative_spread * summary.median;
 }
 
-std::vector<double> sample_us(const StoppingRule& rule, const std::function<void()>& run,
-                              const std::function<void()>& prepare, const Clock& clock) {
+std::vector<double> collect_us(const StoppingRule& rule, const std::function<double()>& time) {
     std::vector<double> samples;
     // Each check sorts all samples: check at sizes that grow by a quarter, not at every size. Long
     // runs are checked every time, since there max_seconds matters.
     constexpr double kLongRun_us = 1e4;
     std::size_t next_check = 1;
     do {
-        if (prepare) prepare();
-        const double start = clock();
-        run();
-        samples.push_back(clock() - start);
+        samples.push_back(time());
         if (samples.back() > kLongRun_us) next_check = samples.size();
         if (samples.size() < next_check) continue;
         if (is_settled(rule, samples)) break;
         next_check = samples.size() + std::max<std::size_t>(1, samples.size() / 4);
     } while (true);
     return samples;
+}
+
+std::vector<double> sample_us(const StoppingRule& rule, const std::function<void()>& run,
+                              const std::function<void()>& prepare, const Clock& clock) {
+    return collect_us(rule, [&] {
+        if (prepare) prepare();
+        const double start = clock();
+        run();
+        return clock() - start;
+    });
 }
 
 }  // namespace sluice::measure

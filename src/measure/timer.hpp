@@ -25,7 +25,11 @@ struct StoppingRule {
 /// Whether `samples` (microseconds) are enough.
 [[nodiscard]] bool is_settled(const StoppingRule& rule, const std::vector<double>& samples);
 
-/// Times `run` until is_settled(), at least once. `prepare`, if any, goes before each run and is
+/// Calls `time`, which gives the microseconds of a run, until is_settled(), at least once.
+[[nodiscard]] std::vector<double> collect_us(const StoppingRule& rule,
+                                             const std::function<double()>& time);
+
+/// The same for a run that is timed by `clock`. `prepare`, if any, goes before each run and is
 /// not timed. Warm-up is the caller's.
 [[nodiscard]] std::vector<double> sample_us(const StoppingRule& rule,
                                             const std::function<void()>& run,

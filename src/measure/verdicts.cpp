@@ -163,6 +163,12 @@ std::string describe_shape(const Record& record) {
     return text;
 }
 
+std::string describe_conditions(const Record& r) {
+    const std::string who = r.clock_mhz > 0 ? fmt::format("{:.0f} MHz nominal", r.clock_mhz)
+                                            : fmt::format("{} threads", r.threads);
+    return fmt::format("{}, caches {}, seed {}", who, r.cache, r.seed);
+}
+
 std::string describe_rates(const DeviceSpec& device) {
     return fmt::format("{}: copy {}, matmul {} ({})", device.name,
                        format_with_prefix(device.copy_bytes_per_s, "B/s"),

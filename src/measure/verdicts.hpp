@@ -27,6 +27,8 @@ namespace sluice::measure {
 /// The same without T: what a curve over T has in common.
 [[nodiscard]] std::string describe_curve_shape(const Record& record);
 /// "<name>: copy 26.1 GB/s, matmul 290 GFLOP/s (<source>)"
+/// "4 threads, caches warm, seed 0"; of a GPU its nominal clock instead of the threads.
+[[nodiscard]] std::string describe_conditions(const Record& record);
 [[nodiscard]] std::string describe_rates(const DeviceSpec& device);
 
 }  // namespace sluice::measure

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/program.hpp"
+#include "sluice/memory.hpp"
 #include "sluice/record.hpp"
 
 namespace sluice {
@@ -214,7 +215,9 @@ TEST(BenchCommand, RefusalsNameTheFlag) {
         {{"--op", "rwkv4"}, "op: got 'rwkv4'"},
         {{"--phase", "training"}, "phase: got 'training'; accepted: prefill, decode"},
         {{"--dtype", "int32"}, "dtype: got int32; accepted: float32"},
-        {{"--backend", "cuda"}, "backend: got 'cuda'; accepted: cpu, oracle"},
+        {{"--backend", "tpu"}, "backend: got 'tpu'; accepted: cuda, cpu, oracle"},
+        {{"--device", "tpu"}, "device: got 'tpu'; accepted: cpu, cuda, cuda:N, best"},
+        {{"--device", "cuda:x"}, "device: got 'cuda:x'; accepted: cpu, cuda, cuda:N, best"},
         {{"--algorithm", "fast"}, "algorithm: got 'fast'; accepted: auto, chunked, recurrent"},
         {{"--gates", "sharp"}, "gates: got 'sharp'"},
         {{"--sweep", "wide"}, "sweep: got 'wide'; accepted: standard"},
@@ -237,6 +240,50 @@ TEST(BenchCommand, RefusalsNameTheFlag) {
         EXPECT_TRUE(contains(outcome.err, message)) << outcome.err;
         EXPECT_TRUE(outcome.out.empty()) << outcome.out;
     }
+}
+
+TEST(BenchCommand, RowsThatTheDeviceDoesNotRunSayWhy) {
+    const Outcome outcome =
+        bench({"--op", "gla", "-T", "16", "-H", "1", "-K", "8", "--backend", "cuda", "--json"});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(parse_records(outcome.out, "stdout").at(0).skipped,
+              "not supported by cuda: tensors must be in the memory of a CUDA device");
+}
+
+TEST(BenchCommand, AGpuThatIsNotThereIsRefused) {
+    if (cuda_device_count() > 0) GTEST_SKIP() << "there is a GPU";
+    for (const char* device : {"cuda", "cuda:0"}) {
+        const Outcome outcome = bench({"--device", device});
+        EXPECT_EQ(outcome.status, 2);
+        EXPECT_TRUE(contains(outcome.err, "cuda: got ")) << outcome.err;
+        EXPECT_TRUE(contains(outcome.err, "accepted: an NVIDIA driver R580 or newer"))
+            << outcome.err;
+    }
+    const Outcome best = bench(with(small_shape(), {"--op", "gla", "--device", "best", "--json"}));
+    ASSERT_EQ(best.status, 0) << best.err;
+    EXPECT_EQ(parse_records(best.out, "stdout").at(0).backend, "cpu");
+}
+
+TEST(BenchCommand, MeasuresOnGpu) {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    const Outcome outcome =
+        bench({"--device", "cuda", "--op", "gla,mamba2,softmax", "--dtype", "bfloat16", "-B", "3",
+               "-T", "256", "-H", "2", "--gates", "usual", "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const std::vector<Record> records = parse_records(outcome.out, "stdout");
+    ASSERT_EQ(records.size(), 3U);
+    EXPECT_EQ(records[0].kernel, "gla");
+    EXPECT_EQ(records[0].gates, "logsigmoid");
+    for (const Record& r : {records[0], records[1]}) {
+        EXPECT_EQ(r.backend, "cuda");
+        EXPECT_EQ(r.cache, "flushed");
+        EXPECT_GT(r.measured_us, r.floor_us);
+        EXPECT_GT(r.host_us, 0);
+        EXPECT_GT(r.clock_mhz, 100);
+        EXPECT_GT(r.device.copy_bytes_per_s, 1e12);
+        EXPECT_GE(r.peak_memory_bytes, r.io_bytes);
+    }
+    EXPECT_EQ(records[2].skipped, "the baseline runs on the CPU only");
 }
 
 TEST(BenchCommand, RefusalAsJson) {
@@ -291,17 +338,43 @@ TEST(ReportCommand, FromRecordsToDocuments) {
 TEST(InfoCommand, DevicesBackendsAndOps) {
     const Outcome outcome = run_sluice({"info"});
     ASSERT_EQ(outcome.status, 0) << outcome.err;
-    for (const char* part :
-         {"sluice ", "NVIDIA H200", "4.28 TB/s", "CUDA: no kernel backend yet; driver: ", "oracle",
-          "gated_delta_rule", "q k v g beta"}) {
+    for (const char* part : {"sluice ", "NVIDIA H200", "4.28 TB/s", "CUDA", "one Hopper GPU",
+                             "oracle", "gated_delta_rule", "q k v g beta"}) {
         EXPECT_TRUE(contains(outcome.out, part)) << part;
     }
     const json object = json::parse(run_sluice({"info", "--json"}).out);
     EXPECT_EQ(object["ops"].size(), 9U);
     EXPECT_EQ(object["devices"].size(), 2U);
-    EXPECT_EQ(object["backends"][0]["name"], "cpu");
-    EXPECT_EQ(object["cuda"]["kernels"], false);
-    EXPECT_FALSE(object["cuda"]["driver"].get<std::string>().empty());
+    ASSERT_EQ(object["backends"].size(), 3U);
+    EXPECT_EQ(object["backends"][0]["name"], "cuda");
+    const json& cuda = object["cuda"];
+    EXPECT_EQ(cuda["usable"].get<bool>(), cuda_device_count() > 0);
+    EXPECT_EQ(cuda["usable"].get<bool>(), cuda["problem"].get<std::string>().empty());
+    if (cuda_device_count() > 0) return;
+    EXPECT_TRUE(contains(outcome.out, "CUDA: ")) << outcome.out;
+    EXPECT_TRUE(contains(cuda["problem"], "needed: an NVIDIA driver R580 or newer")) << cuda;
+}
+
+TEST(InfoCommand, WithoutAGpuSaysWhyNothingRunsThere) {
+    if (cuda_device_count() > 0) GTEST_SKIP() << "there is a GPU";
+    EXPECT_TRUE(
+        contains(run_sluice({"info", "--op", "gla"}).out, "runs on cuda prefill: not here: "));
+}
+
+TEST(InfoCommand, KernelsOnGpu) {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    const Outcome outcome = run_sluice({"info"});
+    EXPECT_TRUE(contains(outcome.out, "usable\n")) << outcome.out;
+    EXPECT_TRUE(contains(outcome.out, "Driver for CUDA ")) << outcome.out;
+    const json gpus = json::parse(run_sluice({"info", "--json"}).out)["cuda"]["gpus"];
+    ASSERT_FALSE(gpus.empty());
+    EXPECT_GT(gpus[0]["multiprocessors"], 0);
+    const std::string gla = run_sluice({"info", "--op", "gla"}).out;
+    EXPECT_TRUE(contains(gla,
+                         "runs on cuda prefill: float32 (recurrent), bfloat16 (gla, tensor "
+                         "cores), float16 (gla, tensor cores)"))
+        << gla;
+    EXPECT_TRUE(contains(gla, "runs on cuda decode: float32 (recurrent), ")) << gla;
 }
 
 TEST(InfoCommand, OneOpInFull) {

@@ -7,6 +7,7 @@
 
 #include "cli/program.hpp"
 #include "core/convert.hpp"
+#include "sluice/memory.hpp"
 #include "sluice/safetensors.hpp"
 #include "support/metrics.hpp"
 
@@ -102,7 +103,7 @@ TEST_F(RunCommand, SaysWhatItDid) {
     EXPECT_EQ(outcome.status, 0);
     EXPECT_EQ(outcome.err, "");
     for (const char* part :
-         {"op      kda, ", "shape   B1 T130 H2 HV4 K64 V64 N1", "scale   0.125",
+         {"op      kda, ", "shape   B1 T130 H2 HV4 K64 V64 N1", "scale   0.125", "device  cpu\n",
           "set     lower_bound = -5.0", "plan    cpu ", "1 threads", "time    ",
           "o            bfloat16 [1, 130, 4, 64]", "final_state  float32 [1, 4, 64, 64]"}) {
         expect_contains(outcome.out, part);
@@ -117,7 +118,9 @@ TEST_F(RunCommand, PrintsOneJsonObject) {
     EXPECT_EQ(object.at("dims").at("T"), 130);
     EXPECT_EQ(object.at("scale"), 0.125);
     EXPECT_EQ(object.at("state_layout"), "key-first");
+    EXPECT_EQ(object.at("device"), "cpu");
     EXPECT_EQ(object.at("plan").at("kernel"), "recurrent");
+    EXPECT_EQ(object.at("plan").at("notice"), "");
     EXPECT_EQ(object.at("tensors").at("o").at("dtype"), "bfloat16");
     EXPECT_GT(object.at("milliseconds"), 0);
 }
@@ -241,13 +244,57 @@ TEST_F(RunCommand, BackendsPrecisionsAndPlans) {
     EXPECT_LE(rounded, 4e-3);
     const TensorFile wide = run_and_read(golden("gla_mild"), {"--precision", "float64"});
     EXPECT_EQ(wide.tensors.at("final_state").dtype(), DType::kFloat64);
-    expect_refused(run(golden("gla_mild"), {"--backend", "tpu"}), "accepted: cpu, oracle");
+    expect_refused(run(golden("gla_mild"), {"--backend", "tpu"}), "accepted: cuda, cpu, oracle");
+    expect_refused(run(golden("gla_mild"), {"--backend", "cuda"}),
+                   "tensors must be in the memory of a CUDA device");
+    expect_refused(run(golden("gla_mild"), {"--device", "tpu"}),
+                   "device: got 'tpu'; accepted: cpu, cuda, cuda:N, best");
     expect_refused(run(golden("gla_mild"), {"--precision", "int4"}), "accepted: auto, float32");
     expect_refused(run(golden("gla_mild"), {"--algorithm", "fast"}), "accepted: auto, chunked");
     expect_refused(run(golden("gla_mild"), {"--chunk", "33"}), "chunk: got 33");
     expect_refused(run(golden("gla_mild"), {"--threads", "-1"}), "threads: got -1");
     expect_refused(run(golden("gla_mild"), {"--o-dtype", "complex"}), "dtype: got 'complex'");
     expect_refused(run(golden("gla_mild"), {"--scale", "nan"}), "scale: got nan");
+}
+
+TEST_F(RunCommand, AGpuThatIsNotThereIsRefused) {
+    if (cuda_device_count() > 0) GTEST_SKIP() << "there is a GPU";
+    for (const char* device : {"cuda", "cuda:3"}) {
+        expect_refused(run(golden("gla_mild"), {"--device", device}),
+                       "accepted: an NVIDIA driver R580 or newer");
+    }
+    EXPECT_FALSE(std::filesystem::exists(path("out.safetensors")));
+    EXPECT_EQ(run(golden("gla_mild"), {"--device", "best"}).status, 0);
+}
+
+TEST_F(RunCommand, TheSameResultsOnGpu) {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    const Words float32 = {"--o-dtype", "float32", "--precision", "float32"};
+    for (const char* name : {"gla_varlen", "kda_raw_gate", "mamba2_z_groups_state"}) {
+        SCOPED_TRACE(name);
+        const TensorFile cpu = run_and_read(golden(name), float32);
+        const Outcome outcome = run(golden(name), float32 + Words{"--device", "cuda"});
+        ASSERT_EQ(outcome.status, 0) << outcome.err;
+        expect_contains(outcome.out, "device  cuda:0");
+        expect_contains(outcome.out, "plan    cuda recurrent float32");
+        const TensorFile gpu = read_safetensors(path("out.safetensors"));
+        for (const char* tensor : {"o", "final_state"}) {
+            EXPECT_LE(error_between(gpu.tensors.at(tensor), cpu.tensors.at(tensor)), 1e-5);
+        }
+    }
+    expect_refused(run(golden("gla_mild"), {"--device", "cuda:99"}), "device: got cuda:99");
+    expect_refused(run(golden("gla_mild"), {"--device", "cuda", "--backend", "cpu"}),
+                   "tensors must be on the CPU");
+}
+
+TEST_F(RunCommand, TensorCoresOnGpu) {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    const Outcome outcome = run(golden("gla_k128_state"), {"--device", "cuda", "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.out;
+    const nlohmann::json object = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(object.at("plan").at("kernel"), "gla");
+    EXPECT_EQ(object.at("plan").at("precision"), "bfloat16");
+    EXPECT_EQ(object.at("device"), "cuda:0");
 }
 
 TEST_F(RunCommand, ValidateReadsTheGates) {
@@ -377,6 +424,15 @@ TEST_F(VerifyCommand, RoundedOperandsHaveBoundsOfTheirOwn) {
     const Outcome strict =
         run_sluice(Words{"verify", "--precision", "bfloat16", "--tolerance", "1e-5"} + files);
     EXPECT_EQ(strict.status, 1);
+}
+
+TEST_F(VerifyCommand, GoldenFilesOnGpu) {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    const Outcome usual = run_sluice(Words{"verify", "--device", "cuda"} + golden_files());
+    EXPECT_EQ(usual.status, 0) << usual.out;
+    const Outcome strict =
+        run_sluice(Words{"verify", "--device", "cuda", "--precision", "float32"} + golden_files());
+    EXPECT_EQ(strict.status, 0) << strict.out;
 }
 
 TEST_F(VerifyCommand, JsonHasEveryNumber) {

@@ -19,11 +19,13 @@ inline Record sample_record() {
                 .multiprocessors = 4,
                 .cache_bytes = 1 << 20,
                 .shared_memory_bytes = 1024};
+    r.clock_mhz = 1980;
     r.backend = "cpu";
     r.kernel = "recurrent";
     r.precision = "float32";
     r.threads = 4;
     r.plan_hash = "0123456789abcdef";
+    r.notice = "compiled";
     r.op = "gla";
     r.model = "a model";
     r.phase = Phase::kDecode;
@@ -44,6 +46,7 @@ inline Record sample_record() {
     r.p10_us = 120;
     r.p90_us = 140;
     r.relative_mad = 0.01;
+    r.host_us = 12;
     r.io_bytes = 1000;
     r.peak_memory_bytes = 1100;
     r.peak_memory_method = "VmHWM";

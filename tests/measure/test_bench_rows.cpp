@@ -8,6 +8,7 @@
 #include "measure/bench.hpp"
 #include "measure/bench_job.hpp"
 #include "sluice/device.hpp"
+#include "sluice/memory.hpp"
 #include "sluice/variants.hpp"
 #include "support/refusal.hpp"
 
@@ -191,14 +192,44 @@ TEST(Bench, DeviceSetsTheFloor) {
     EXPECT_DOUBLE_EQ(r.floor_us, before / 2);
 }
 
+TEST(Bench, MoreThanAGpuHoldsIsASkippedRowOnGpu) {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    BenchCase row = small("gla");
+    row.device = {DeviceKind::kCuda, 0};
+    row.backend = "cuda";
+    row.dims.T = std::int64_t{1} << 34;
+    const Record r = predict(row, {.rule = kLimits.rule});
+    EXPECT_TRUE(r.skipped.starts_with("its tensors cannot be allocated: ")) << r.skipped;
+}
+
+TEST(Bench, EveryOpInBothPhasesOnGpu) {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+    for (const Variant& variant : variants()) {
+        for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+            SCOPED_TRACE(variant.name + " " + to_string(phase));
+            BenchCase row = small(variant.name);
+            row.phase = phase;
+            row.dtype = row.gate_dtype = DType::kBFloat16;
+            row.device = {DeviceKind::kCuda, 0};
+            row.backend = "cuda";
+            const Record r = measure(row, {.rule = kLimits.rule});
+            EXPECT_TRUE(r.ran()) << r.skipped;
+            EXPECT_GT(r.measured_us, 0);
+            EXPECT_GT(r.host_us, 0);
+            EXPECT_EQ(r.plan_hash.size(), 16U);
+            EXPECT_EQ(r.cache, "flushed");
+        }
+    }
+}
+
 TEST(Bench, ARunThatFailsIsASkippedRow) {
     Job job = make_job(small("gla"));
-    job.run = []() -> std::string { throw std::runtime_error("a reason"); };
+    job.run = []() -> std::optional<Plan> { throw std::runtime_error("a reason"); };
     const Record r = measure_job(job, false, kLimits);
     EXPECT_EQ(r.skipped, "failed: a reason");
     EXPECT_EQ(r.measured_us, 0);
     EXPECT_EQ(r.op, "gla");
-    job.run = []() -> std::string { throw std::bad_alloc(); };
+    job.run = []() -> std::optional<Plan> { throw std::bad_alloc(); };
     EXPECT_EQ(measure_job(job, false, kLimits).skipped, "failed: out of memory");
 }
 

@@ -56,13 +56,25 @@ VariantRequest request(std::vector<std::string> tensors,
     return r;
 }
 
+// 2^60 paths lead through this formula: whoever walks them all never returns.
+TEST(RandomInputs, SharedPartsOfAFormulaAreWalkedOnce) {
+    Spec spec = make_spec("delta_rule");
+    Expr beta = sigmoid(Expr::input("beta"));
+    for (int i = 0; i < 60; ++i) beta = min(beta, beta);
+    spec.beta = beta;
+    const std::vector<double> raw = values(find(random_inputs(spec, kDims, {.seed = 7}), "beta"));
+    EXPECT_LT(*std::min_element(raw.begin(), raw.end()), 0) << "the formula has the sigmoid";
+}
+
 TEST(RandomInputs, EveryVariantBindsAndIsFinite) {
     for (const Variant& variant : variants()) {
         SCOPED_TRACE(variant.name);
         const Spec spec = make_spec(variant.name);
         const OwnedInputs inputs = random_inputs(spec, kDims, {.seed = 3});
         const Tensor o = Tensor::zeros(DType::kFloat32, {2, 70, 4, 16});
-        Arguments arguments{.inputs = views(inputs), .o = o, .cu_seqlens = {}, .state = {}};
+        Arguments arguments;
+        arguments.inputs = views(inputs);
+        arguments.o = o;
         Options options;
         options.validate = true;  // log decays <= 0, no NaN
         const Dims dims = bind(spec, arguments, options).dims;
@@ -199,7 +211,9 @@ TEST(Gates, NamesRoundTrip) {
         EXPECT_EQ(parse_gates(to_string(gates)), gates);
     }
     EXPECT_EQ(refusal([] { (void)parse_gates("sharp"); }),
-              "value | gates | 'sharp' | logsigmoid/16, logsigmoid, spiky");
+              "value | gates | 'sharp' | mild (logsigmoid/16), usual (logsigmoid), spiky");
+    EXPECT_EQ(parse_gates("mild"), Gates::kDefault);
+    EXPECT_EQ(parse_gates("usual"), Gates::kLogSigmoid);
 }
 
 }  // namespace

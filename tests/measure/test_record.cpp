@@ -89,7 +89,7 @@ TEST(Record, RowThatDidNotRunHasNoRates) {
 TEST(Record, OtherSchemaIsRefused) {
     json array = parsed(sample_record());
     array[0]["schema"] = Record::kSchema + 1;
-    EXPECT_EQ(refusal([&] { (void)parse(array); }), "file | r.json: record 0: schema | 2 | 1");
+    EXPECT_EQ(refusal([&] { (void)parse(array); }), "file | r.json: record 0: schema | 3 | 2");
     array[0].erase("schema");
     EXPECT_EQ(refusal([&] { (void)parse(array); }),
               "file | r.json: record 0: schema | nothing | a member of every record");

@@ -204,9 +204,9 @@ TEST(NullData, IsLegalWhereThereAreNoElements) {
     Call call(make_spec("gated_delta_rule"), {2, 0, 2, 4, 8, 12, 2});
     for (auto& [name, view] : call.arguments.inputs) view.data = nullptr;
     call.arguments.o.data = nullptr;
-    for (const Backend* backend : backends()) {
-        call.options.backend = backend->name();
-        EXPECT_EQ(refusal([&] { call.run(Phase::kPrefill); }), "accepted") << backend->name();
+    for (const char* backend : {"cpu", "oracle"}) {
+        call.options.backend = backend;
+        EXPECT_EQ(refusal([&] { call.run(Phase::kPrefill); }), "accepted") << backend;
     }
 }
 

@@ -100,6 +100,32 @@ __device__ inline void set_registers() {
     }
 }
 
+// ---- clusters: blocks of threads on neighbouring multiprocessors -----------------------------------
+
+__device__ inline u32 cluster_rank() {
+    u32 rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/// Barrier among all threads of the cluster.
+__device__ inline void cluster_barrier() {
+    asm volatile(
+        "barrier.cluster.arrive.release;\n"
+        "barrier.cluster.wait.acquire;" ::
+            : "memory");
+}
+/// One arrival at the same barrier of another block of the cluster.
+__device__ inline void arrive_at(Barrier& barrier, u32 rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+        "}" ::"r"(shared_address(&barrier.word)),
+        "r"(rank)
+        : "memory");
+}
+
 // ---- bulk tensor copies --------------------------------------------------------------------------
 
 struct alignas(64) TensorMap {
@@ -118,6 +144,18 @@ __device__ inline void load_box(void* to, const TensorMap* map, Barrier& barrier
         " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)),
         "l"(map), "r"(shared_address(&barrier.word)), "r"(channel), "r"(head), "r"(token),
         "r"(batch)
+        : "memory");
+}
+
+/// The same into the same place of every block of the cluster that `blocks` has a bit for; each
+/// one's own barrier counts the bytes.
+__device__ inline void load_box_shared(void* to, const TensorMap* map, Barrier& barrier, u16 blocks,
+                                       int channel, int head, int token, int batch) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(&barrier.word)), "r"(channel), "r"(head), "r"(token),
+        "r"(batch), "h"(blocks)
         : "memory");
 }
 

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# `make wheel`: a wheel in dist/ that any Python 3.10 and later runs, on the C library of this machine
+# or a newer one. Kernels compiled ahead (make cubins) go in where they were.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/steps.sh
+. scripts/python-steps.sh
+
+step "packages"
+ensure_packages
+ensure_packages scripts/packages-python.txt
+python_environment
+step "build"
+built=build/python-wheel
+rm -rf "$built"
+"$python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w "$built" .
+step "repair (libraries that other machines lack go in)"
+mkdir -p dist
+# libtvm_ffi.so is the package apache-tvm-ffi's, loaded before ours.
+PATH=$(dirname "$python"):$PATH "$python" -m auditwheel repair --exclude libtvm_ffi.so -w dist "$built"/*.whl
+ls -l dist
