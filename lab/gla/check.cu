@@ -110,6 +110,7 @@ struct Case {
     std::string kernel;
     int value_tile;
     int segments = 1;
+    bool narrow_first = false;  // the first launch in tiles of 64 values
 };
 
 template <class T>
@@ -168,7 +169,14 @@ class Problem {
 
     void run(const std::map<std::string, Kernel>& kernels) {
         const int segments = case_.segments;
-        if (segments > 1) launch(kernels.at(case_.kernel + "_state"), segments - 1, false);
+        if (segments > 1 && case_.narrow_first) {
+            const int tiles = params_.value_tiles;
+            params_.value_tiles = tiles * case_.value_tile / 64;
+            launch(kernels.at("k128v64_state"), segments - 1, false);
+            params_.value_tiles = tiles;
+        } else if (segments > 1) {
+            launch(kernels.at(case_.kernel + "_state"), segments - 1, false);
+        }
         launch(kernels.at(case_.kernel), segments, segments > 1);
     }
 
@@ -306,6 +314,7 @@ int main(int argc, char** argv) {
                                      {{1, 200, 2, 128, 128}, "k128v64", 64},
                                      {{2, 500, 3, 128, 128}, "k128v64", 64, 3},
                                      {{2, 500, 3, 128, 128}, "k128v128", 128, 3},
+                                     {{2, 500, 3, 128, 128}, "k128v128", 128, 2, true},
                                      {{1, 333, 2, 64, 64}, "k64v64", 64},
                                      {{1, 1, 64, 128, 64}, "k128v64", 64},
                                      {{1, 200, 2, 96, 80}, "k128v64", 64}};
@@ -323,6 +332,7 @@ int main(int argc, char** argv) {
                                     {{1, 16384, 16, 128, 128}, "k128v128", 128, 8},
                                     {{1, 4096, 16, 128, 128}, "k128v128", 128, 8},
                                     {{4, 16384, 16, 128, 128}, "k128v128", 128, 2},
+                                    {{4, 16384, 16, 128, 128}, "k128v128", 128, 2, true},
                                      {{16, 16384, 32, 64, 64}, "k64v64", 64}};
     for (const Case& c : large) {
         for (const Gates gates : {kMild, kUsual, kSpiky}) time(c, gates, kernels);

@@ -79,6 +79,9 @@ TEST(DriverAbi, FunctionsAreDeclaredAsInCudaH) {
     EXPECT_SAME_ABI(memory_free, cuMemFree);
     EXPECT_SAME_ABI(memory_alloc_async, cuMemAllocAsync);
     EXPECT_SAME_ABI(memory_free_async, cuMemFreeAsync);
+    EXPECT_SAME_ABI(memory_pool_create, cuMemPoolCreate);
+    EXPECT_SAME_ABI(memory_pool_set, cuMemPoolSetAttribute);
+    EXPECT_SAME_ABI(memory_alloc_from_pool, cuMemAllocFromPoolAsync);
     EXPECT_SAME_ABI(copy_to_device, cuMemcpyHtoD);
     EXPECT_SAME_ABI(copy_to_host, cuMemcpyDtoH);
     EXPECT_SAME_ABI(copy_on_device_async, cuMemcpyDtoDAsync);
@@ -133,6 +136,10 @@ TEST(DriverAbi, NumbersAreThoseOfCudaH) {
     expect(TensorMapPromotion::k256Bytes, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     expect(kNoInterleave, CU_TENSOR_MAP_INTERLEAVE_NONE);
     expect(kProgrammaticStreamSerialization, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+    const MemoryPoolProperties pool;
+    expect(pool.allocation_type, CU_MEM_ALLOCATION_TYPE_PINNED);
+    expect(pool.location_type, CU_MEM_LOCATION_TYPE_DEVICE);
+    expect(kPoolReleaseThreshold, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
     expect(kFillZero, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     expect(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
     expect(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);
@@ -141,6 +148,9 @@ TEST(DriverAbi, NumbersAreThoseOfCudaH) {
 TEST(DriverAbi, LaunchStructsAreLaidOutAsInCudaH) {
     EXPECT_EQ(sizeof(LaunchAttribute), sizeof(CUlaunchAttribute));
     EXPECT_EQ(offsetof(LaunchAttribute, value), offsetof(CUlaunchAttribute, value));
+    EXPECT_EQ(sizeof(MemoryPoolProperties), sizeof(CUmemPoolProps));
+    EXPECT_EQ(offsetof(MemoryPoolProperties, location), offsetof(CUmemPoolProps, location.id));
+    EXPECT_EQ(offsetof(MemoryPoolProperties, usage), offsetof(CUmemPoolProps, usage));
     EXPECT_EQ(sizeof(LaunchConfig), sizeof(CUlaunchConfig));
     EXPECT_EQ(offsetof(LaunchConfig, dynamic_shared_bytes),
               offsetof(CUlaunchConfig, sharedMemBytes));

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -27,6 +30,24 @@ CompilePolicy compile_policy(const Problem& problem) {
     return captured ? CompilePolicy::kNever : CompilePolicy::kAllow;
 }
 
+/// The device's memory for workspaces. A pool of this library's own keeps what it has: a device's
+/// default pool gives it back at every synchronisation, and asking again takes longer than a
+/// kernel.
+MemoryPool workspace_pool(int gpu_index) {
+    static std::mutex mutex;
+    static std::map<int, MemoryPool> pools;
+    const std::scoped_lock lock(mutex);
+    MemoryPool& pool = pools[gpu_index];
+    if (pool == nullptr) {
+        const Driver& d = require_driver();
+        const MemoryPoolProperties properties{.location = gpu_index};
+        check(d.memory_pool_create(&pool, &properties), "cuMemPoolCreate");
+        std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
+        check(d.memory_pool_set(pool, kPoolReleaseThreshold, &keep), "cuMemPoolSetAttribute");
+    }
+    return pool;
+}
+
 /// The caller's workspace, or memory that lives from here to here in the stream's order.
 class Workspace {
   public:
@@ -42,8 +63,9 @@ class Workspace {
             data_ = problem.workspace;
             return;
         }
-        const Result result = require_driver().memory_alloc_async(
-            &owned_, static_cast<std::size_t>(plan.workspace_bytes), stream_);
+        const Result result = require_driver().memory_alloc_from_pool(
+            &owned_, static_cast<std::size_t>(plan.workspace_bytes),
+            workspace_pool(problem.device.index), stream_);
         if (result != kSuccess) {
             throw Error(ErrorCode::kMemory, "workspace",
                         fmt::format("{} bytes refused by the device", plan.workspace_bytes),

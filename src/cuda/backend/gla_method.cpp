@@ -24,14 +24,19 @@ constexpr int kChunk = 64;
 constexpr std::int64_t kLargestKeys = 128;
 constexpr std::int64_t kLargestValues = 512;
 constexpr int kMostSegments = 32;
+constexpr int kShapes = static_cast<int>(std::size(kGlaShapes));
 constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;  // as the kernel asserts
 
 // The model: what a chunk takes in each of kGlaShapes, measured (docs/kernels/gla.md).
-constexpr double kChunkUs[] = {2.92, 2.00, 1.30};
-constexpr double kStateChunkUs[] = {1.9, 1.4, 1.0};  // the first launch of a split sequence
-constexpr double kLaunchUs = 8;                      // and until the first chunk is there
-constexpr double kSegmentUs = 0.6;                   // reading one earlier segment's state
-constexpr double kMemoryShare = 0.92;                // of the copy rate that bulk copies reach
+constexpr double kChunkUs[] = {2.92, 1.95, 1.30};
+constexpr double kStrongChunkUs[] = {11.5, 8.3, 4.0};  // gates that leave the range
+constexpr double kStateChunkUs[] = {1.5, 1.2, 0.9};    // the first launch of a split sequence
+constexpr double kLaunchUs = 8;                        // and until the first chunk is there
+constexpr double kSegmentUs = 0.6;                     // reading one earlier segment's state
+constexpr double kMemoryShare = 0.92;                  // of the copy rate that bulk copies reach
+/// The planner takes one chunk in ten to be strong: it does not see the gates, and a plan that
+/// loses a little on mild ones may win much on strong ones.
+constexpr double kStrongShare = 0.1;
 
 int threads_of(const GlaShape& shape) {
     return 128 * (shape.teams * shape.keys / 64 + shape.math_groups + 1);
@@ -139,7 +144,8 @@ std::string refusal(const Problem& problem) {
 struct Candidate {
     int shape = 0;
     int segments = 1;
-    double us = 0;
+    double us = 0;     // gates in range
+    double score = 0;  // us, with some gates out of range
 };
 
 /// Sequences of packed input are taken to be equally long: their lengths are on the device.
@@ -147,21 +153,45 @@ std::int64_t chunks_of(const Dims& d) {
     return ceil_div(d.B * d.T, std::max<std::int64_t>(d.N, 1) * kChunk);
 }
 
-/// Blocks run one to a multiprocessor; a launch lasts as many rounds as that takes.
-double predict(const Problem& problem, const DeviceSpec& device, const Candidate& c) {
-    const Dims& d = problem.dims;
-    const GlaShape& shape = kGlaShapes[c.shape];
-    const std::int64_t blocks = d.N * d.HV * value_tiles(shape, d.V);
-    const auto chunks = static_cast<double>(ceil_div(chunks_of(d), c.segments));
-    const auto rounds = [&](std::int64_t segments) {
-        return static_cast<double>(ceil_div(blocks * segments, device.multiprocessors));
+std::int64_t blocks_of(const Dims& d, int shape) {
+    return d.N * d.HV * value_tiles(kGlaShapes[shape], d.V);
+}
+
+/// The shape of a split sequence's first launch: the narrowest that writes the same workspace,
+/// where that fills multiprocessors which would be idle.
+int first_shape(const Dims& d, int shape, int segments, int multiprocessors) {
+    const auto columns = [&](int i) {
+        return value_tiles(kGlaShapes[i], d.V) * kGlaShapes[i].math_groups;
     };
-    double us = kLaunchUs + rounds(c.segments) * chunks * kChunkUs[c.shape];
-    if (c.segments > 1) {
-        us += kLaunchUs + rounds(c.segments - 1) * chunks * kStateChunkUs[c.shape] +
-              kSegmentUs * c.segments;
+    int best = shape;
+    for (int i = 0; i < kShapes; ++i) {
+        const bool fits = kGlaShapes[i].keys == kGlaShapes[shape].keys &&
+                          columns(i) == columns(shape) &&
+                          blocks_of(d, i) * (segments - 1) <= multiprocessors;
+        if (fits && kGlaShapes[i].math_groups < kGlaShapes[best].math_groups) best = i;
     }
-    return std::max(us, floor_on(device, work(problem)).memory_us / kMemoryShare);
+    return best;
+}
+
+/// Blocks run one to a multiprocessor; a launch lasts as many rounds as that takes.
+Candidate score(const Problem& problem, const DeviceSpec& device, int shape, int segments) {
+    const Dims& d = problem.dims;
+    const auto chunks = static_cast<double>(ceil_div(chunks_of(d), segments));
+    const auto rounds = [&](int of_shape, int of_segments) {
+        return static_cast<double>(
+            ceil_div(blocks_of(d, of_shape) * of_segments, device.multiprocessors));
+    };
+    Candidate c{.shape = shape, .segments = segments};
+    c.us = kLaunchUs + rounds(shape, segments) * chunks * kChunkUs[shape];
+    if (segments > 1) {
+        const int first = first_shape(d, shape, segments, device.multiprocessors);
+        c.us += kLaunchUs + kSegmentUs * segments +
+                rounds(first, segments - 1) * chunks * kStateChunkUs[first];
+    }
+    c.score = c.us + kStrongShare * rounds(shape, segments) * chunks *
+                         (kStrongChunkUs[shape] - kChunkUs[shape]);
+    c.us = std::max(c.us, floor_on(device, work(problem)).memory_us / kMemoryShare);
+    return c;
 }
 
 /// Of the shapes that fit K and the splits that fill the GPU, the fastest. Results do not depend on
@@ -173,13 +203,12 @@ Candidate choose(const Problem& problem, const DeviceSpec& device) {
             ? 1
             : static_cast<int>(std::clamp<std::int64_t>(chunks_of(d) / 4, 1, kMostSegments));
     const int keys = d.K <= 64 ? 64 : 128;
-    Candidate best{.us = std::numeric_limits<double>::infinity()};
-    for (int shape = 0; shape < static_cast<int>(std::size(kGlaShapes)); ++shape) {
+    Candidate best{.score = std::numeric_limits<double>::infinity()};
+    for (int shape = 0; shape < kShapes; ++shape) {
         if (kGlaShapes[shape].keys != keys) continue;
         for (int segments = 1; segments <= most; ++segments) {
-            Candidate c{.shape = shape, .segments = segments};
-            c.us = predict(problem, device, c);
-            if (c.us < best.us) best = c;
+            const Candidate c = score(problem, device, shape, segments);
+            if (c.score < best.score) best = c;
         }
     }
     return best;
@@ -187,13 +216,18 @@ Candidate choose(const Problem& problem, const DeviceSpec& device) {
 
 int shape_of_plan(const Problem& problem, const Plan& plan) {
     const int keys = problem.dims.K <= 64 ? 64 : 128;
-    for (int i = 0; i < static_cast<int>(std::size(kGlaShapes)); ++i) {
+    for (int i = 0; i < kShapes; ++i) {
         if (kGlaShapes[i].keys == keys && 64 * kGlaShapes[i].math_groups == plan.value_tile) {
             return i;
         }
     }
     throw Error(ErrorCode::kValue, "plan", fmt::format("value_tile {}", plan.value_tile),
                 "a plan of this back end for this problem");
+}
+
+int first_shape_of(const Problem& problem, const Plan& plan) {
+    return first_shape(problem.dims, shape_of_plan(problem, plan), plan.segments,
+                       gpu(problem.device.index).multiprocessors);
 }
 
 // Workspace: the segments' states, then their decays.
@@ -214,7 +248,7 @@ const char* gate_name(DType dtype) {
 const Kernel& kernel_of(const Problem& problem, int shape, bool state_only, CompilePolicy policy,
                         bool* compiled = nullptr) {
     constexpr int kGpus = 16;
-    static std::atomic<const Kernel*> table[kGpus][std::size(kGlaShapes)][2][3][2];
+    static std::atomic<const Kernel*> table[kGpus][kShapes][2][3][2];
     const Operands x = operands_of(problem);
     const DType input = x.q->dtype;
     const DType gate = x.g->dtype;
@@ -285,7 +319,6 @@ gla::Params make_params(const Problem& problem, const GlaShape& shape, int segme
     p.heads_per_key_head = static_cast<int>(d.HV / d.H);
     p.keys = static_cast<int>(d.K);
     p.values = static_cast<int>(d.V);
-    p.value_tiles = static_cast<int>(value_tiles(shape, d.V));
     p.scale = static_cast<float>(problem.scale);
     return p;
 }
@@ -326,35 +359,38 @@ class GlaMethod final : public Method {
         bool compiled = false;
         const int shape = shape_of_plan(problem, plan);
         (void)kernel_of(problem, shape, false, policy, &compiled);
-        if (plan.segments > 1) (void)kernel_of(problem, shape, true, policy, &compiled);
+        if (plan.segments > 1) {
+            (void)kernel_of(problem, first_shape_of(problem, plan), true, policy, &compiled);
+        }
         return compiled;
     }
 
     void run(const Problem& problem, const Plan& plan, CompilePolicy policy,
              void* workspace) const override {
         const Dims& d = problem.dims;
-        const int index = shape_of_plan(problem, plan);
-        const GlaShape& shape = kGlaShapes[index];
-        const std::int64_t blocks = d.N * d.HV * value_tiles(shape, d.V);
-        if (blocks == 0) return;
+        const int shape = shape_of_plan(problem, plan);
+        if (blocks_of(d, shape) == 0) return;
         // Both kernels before the first launch: nothing is half-written.
-        const Kernel& whole = kernel_of(problem, index, false, policy);
-        const Kernel* first =
-            plan.segments > 1 ? &kernel_of(problem, index, true, policy) : nullptr;
-        const gla::Params params = make_params(problem, shape, plan.segments, workspace);
-        const auto launch = [&](const Kernel& kernel, int segments, Kernel::Start start) {
-            const std::int64_t grid = blocks * segments;
+        const Kernel& whole = kernel_of(problem, shape, false, policy);
+        const bool split = plan.segments > 1;
+        const int first = split ? first_shape_of(problem, plan) : shape;
+        const Kernel* states = split ? &kernel_of(problem, first, true, policy) : nullptr;
+        gla::Params params = make_params(problem, kGlaShapes[shape], plan.segments, workspace);
+        const auto launch = [&](const Kernel& kernel, int of_shape, int segments,
+                                Kernel::Start start) {
+            const std::int64_t grid = blocks_of(d, of_shape) * segments;
             if (grid > std::numeric_limits<int>::max()) {
-                throw Error(ErrorCode::kShape, "N x HV", std::to_string(blocks),
+                throw Error(ErrorCode::kShape, "N x HV", std::to_string(d.N * d.HV),
                             "fewer than 2^31 blocks of threads");
             }
+            params.value_tiles = static_cast<int>(value_tiles(kGlaShapes[of_shape], d.V));
             kernel.launch({.x = static_cast<unsigned>(grid)},
-                          static_cast<unsigned>(threads_of(shape)), kSharedBytes,
+                          static_cast<unsigned>(threads_of(kGlaShapes[of_shape])), kSharedBytes,
                           static_cast<Stream>(problem.stream), &params, start);
         };
-        if (first != nullptr) launch(*first, plan.segments - 1, Kernel::Start::kAfterEnd);
-        launch(whole, plan.segments,
-               first != nullptr ? Kernel::Start::kBeforeEnd : Kernel::Start::kAfterEnd);
+        if (split) launch(*states, first, plan.segments - 1, Kernel::Start::kAfterEnd);
+        launch(whole, shape, plan.segments,
+               split ? Kernel::Start::kBeforeEnd : Kernel::Start::kAfterEnd);
     }
 };
 

@@ -127,6 +127,9 @@ DriverLibrary open_driver(const char* name) {
     library.bind(d.memory_free, "cuMemFree_v2");
     library.bind(d.memory_alloc_async, "cuMemAllocAsync");
     library.bind(d.memory_free_async, "cuMemFreeAsync");
+    library.bind(d.memory_pool_create, "cuMemPoolCreate");
+    library.bind(d.memory_pool_set, "cuMemPoolSetAttribute");
+    library.bind(d.memory_alloc_from_pool, "cuMemAllocFromPoolAsync");
     library.bind(d.copy_to_device, "cuMemcpyHtoD_v2");
     library.bind(d.copy_to_host, "cuMemcpyDtoH_v2");
     library.bind(d.copy_on_device_async, "cuMemcpyDtoDAsync_v2");

@@ -15,13 +15,14 @@ namespace sluice::cuda {
 using Result = int;  // CUresult
 inline constexpr Result kSuccess = 0;
 
-using DeviceHandle = int;                  // CUdevice
-using DevicePointer = unsigned long long;  // CUdeviceptr
-using Context = struct ContextState*;      // CUcontext
-using Module = struct ModuleState*;        // CUmodule
-using Function = struct FunctionState*;    // CUfunction
-using Stream = struct StreamState*;        // CUstream, cudaStream_t; null: the default stream
-using Event = struct EventState*;          // CUevent
+using DeviceHandle = int;                    // CUdevice
+using DevicePointer = unsigned long long;    // CUdeviceptr
+using Context = struct ContextState*;        // CUcontext
+using Module = struct ModuleState*;          // CUmodule
+using Function = struct FunctionState*;      // CUfunction
+using Stream = struct StreamState*;          // CUstream, cudaStream_t; null: the default stream
+using Event = struct EventState*;            // CUevent
+using MemoryPool = struct MemoryPoolState*;  // CUmemoryPool
 
 enum class DeviceAttribute : int {
     kClockKhz = 13,
@@ -73,6 +74,19 @@ struct LaunchConfig {
     unsigned attribute_count = 0;
 };
 
+/// CUmemPoolProps, of pinned memory on a device.
+struct MemoryPoolProperties {
+    int allocation_type = 1;  // CU_MEM_ALLOCATION_TYPE_PINNED
+    int handle_types = 0;
+    int location_type = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
+    int location = 0;       // the device
+    void* security_attributes = nullptr;
+    std::size_t largest_bytes = 0;  // 0: as much as there is
+    unsigned short usage = 0;
+    unsigned char reserved[54] = {};
+};
+inline constexpr int kPoolReleaseThreshold = 4;  // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 64 bits
+
 struct Driver {
     Result (*init)(unsigned flags);
     Result (*driver_version)(int* version);
@@ -104,6 +118,10 @@ struct Driver {
     Result (*memory_free)(DevicePointer pointer);
     Result (*memory_alloc_async)(DevicePointer* pointer, std::size_t bytes, Stream stream);
     Result (*memory_free_async)(DevicePointer pointer, Stream stream);
+    Result (*memory_pool_create)(MemoryPool* pool, const MemoryPoolProperties* properties);
+    Result (*memory_pool_set)(MemoryPool pool, int attribute, void* value);
+    Result (*memory_alloc_from_pool)(DevicePointer* pointer, std::size_t bytes, MemoryPool pool,
+                                     Stream stream);
     Result (*copy_to_device)(DevicePointer to, const void* from, std::size_t bytes);
     Result (*copy_to_host)(void* to, DevicePointer from, std::size_t bytes);
     Result (*copy_on_device_async)(DevicePointer to, DevicePointer from, std::size_t bytes,
