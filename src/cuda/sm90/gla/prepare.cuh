@@ -20,11 +20,6 @@ constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kChunkRange = -100.f;  // bits that a factored chunk may decay
 constexpr float kBlockRange = kChunkRange / Config::kBlocks;
 
-template <int kN>
-struct Constant {
-    static constexpr int kValue = kN;
-};
-
 __device__ inline float2 operator+(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 
 /// Row `r` of a tile in 128-byte swizzle, from the address of row 0 (or 8, 16, ...).
@@ -317,21 +312,24 @@ __device__ inline float2 level_start(const Preparer& me, int n, int h) {
     return make_float2(0.f, 0.f);
 }
 
+/// The thread's rows of the tile of a level below 16.
+template <int kHalf>
+__device__ inline void write_halves(const Preparer& me, int stage) {
+    const Stage& tiles = me.s.stage[stage];
+    const float2 zero = make_float2(0.f, 0.f);
+    decay_rows<Direction::kUp, kHalf>(me, stage, tiles.q, me.shared().level, zero);
+    decay_rows<Direction::kDown, kHalf>(me, stage, tiles.k, me.shared().level, zero);
+}
+
 /// The thread's rows of a level's tile: q's factors in the upper halves, k's in the lower ones.
 __device__ inline void write_level(const Preparer& me, int n, int stage, int h) {
     const void* q = me.s.stage[stage].q;
     const void* k = me.s.stage[stage].k;
     unsigned char* tile = me.shared().level;
-    const float2 zero = make_float2(0.f, 0.f);
-    const auto halves = [&](auto half) {
-        constexpr int kHalf = decltype(half)::kValue;
-        decay_rows<Direction::kUp, kHalf>(me, stage, q, tile, zero);
-        decay_rows<Direction::kDown, kHalf>(me, stage, k, tile, zero);
-    };
-    if (h == 8) return halves(Constant<8>{});
-    if (h == 4) return halves(Constant<4>{});
-    if (h == 2) return halves(Constant<2>{});
-    if (h == 1) return halves(Constant<1>{});
+    if (h == 8) return write_halves<8>(me, stage);
+    if (h == 4) return write_halves<4>(me, stage);
+    if (h == 2) return write_halves<2>(me, stage);
+    if (h == 1) return write_halves<1>(me, stage);
     // A thread's block is all in an upper half or all in a lower one.
     const float2 start = level_start(me, n, h);
     if (me.block * Config::kBlock & h) {
