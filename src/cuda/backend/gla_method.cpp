@@ -28,9 +28,9 @@ constexpr int kShapes = static_cast<int>(std::size(kGlaShapes));
 constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;  // as the kernel asserts
 
 // The model: what a chunk takes in each of kGlaShapes, measured (docs/kernels/gla.md).
-constexpr double kChunkUs[] = {2.92, 1.95, 1.30};
-constexpr double kStrongChunkUs[] = {11.5, 8.3, 4.0};  // gates that leave the range
-constexpr double kStateChunkUs[] = {1.5, 1.2, 0.9};    // the first launch of a split sequence
+constexpr double kChunkUs[] = {2.73, 1.92, 1.30};
+constexpr double kStrongChunkUs[] = {8.6, 8.3, 4.0};  // gates that leave the range
+constexpr double kStateChunkUs[] = {1.7, 1.1, 0.9};    // the first launch of a split sequence
 constexpr double kLaunchUs = 8;                        // and until the first chunk is there
 constexpr double kSegmentUs = 0.6;                     // reading one earlier segment's state
 constexpr double kMemoryShare = 0.92;                  // of the copy rate that bulk copies reach
@@ -39,7 +39,7 @@ constexpr double kMemoryShare = 0.92;                  // of the copy rate that 
 constexpr double kStrongShare = 0.1;
 
 int threads_of(const GlaShape& shape) {
-    return 128 * (shape.teams * shape.keys / 64 + shape.math_groups + 1);
+    return 128 * (shape.teams * shape.keys / 64 + shape.math_groups + (shape.load_role ? 1 : 0));
 }
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

@@ -15,6 +15,7 @@ KernelSource gla_kernel(const GlaShape& shape, const std::string& input, const s
                             {"SLUICE_STAGES", std::to_string(stages)},
                             {"SLUICE_PREPARE_REGISTERS", std::to_string(shape.prepare_registers)},
                             {"SLUICE_MATH_REGISTERS", std::to_string(shape.math_registers)},
+                            {"SLUICE_LOAD_ROLE", shape.load_role ? "true" : "false"},
                             {"SLUICE_INPUT", input},
                             {"SLUICE_GATE", gate},
                             {"SLUICE_STATE_ONLY", state_only ? "true" : "false"}},

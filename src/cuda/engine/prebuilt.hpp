@@ -13,9 +13,11 @@ namespace sluice::cuda {
 /// shared memory (sm90/gla/config.cuh); float32 gates leave room for fewer.
 struct GlaShape {
     int keys, math_groups, teams, stages, stages_float32_gates, prepare_registers, math_registers;
+    bool load_role;
 };
-inline constexpr GlaShape kGlaShapes[] = {
-    {128, 2, 1, 2, 2, 64, 160}, {128, 1, 1, 3, 2, 128, 224}, {64, 1, 2, 3, 3, 128, 224}};
+inline constexpr GlaShape kGlaShapes[] = {{128, 2, 1, 2, 2, 96, 160, false},
+                                          {128, 1, 1, 3, 2, 128, 224, true},
+                                          {64, 1, 2, 3, 3, 128, 224, true}};
 
 /// `input` and `gate` as the header names them: kBFloat16, kFloat16; gates also kFloat32.
 [[nodiscard]] KernelSource gla_kernel(const GlaShape& shape, const std::string& input,

@@ -24,7 +24,10 @@ struct Config {
     static constexpr int kPrepareThreads = kTeams * kTeamThreads;
     static constexpr int kSlots = 2 / kTeams;           // items of a team that wait for math
     static constexpr int kMathThreads = 128 * kMathGroups;
-    static constexpr int kThreads = kPrepareThreads + kMathThreads + 128;
+    /// Loads by a warpgroup of its own, or by a thread of math: then its registers are the others'.
+    static constexpr bool kLoadRole = SLUICE_LOAD_ROLE;
+    static constexpr int kLoadThreads = kLoadRole ? 128 : 0;
+    static constexpr int kThreads = kPrepareThreads + kMathThreads + kLoadThreads;
     static constexpr int kValueTile = 64 * kMathGroups;
 
     static constexpr int kBoxBytes = 64 * 128;  // 64 tokens of 128 bytes
@@ -40,7 +43,7 @@ struct Config {
     static constexpr int kLoadRegisters = 24;
     static constexpr int kPrepareRegisters = SLUICE_PREPARE_REGISTERS;
     static constexpr int kMathRegisters = SLUICE_MATH_REGISTERS;
-    static_assert(128 * kLoadRegisters + kPrepareThreads * kPrepareRegisters +
+    static_assert(kLoadThreads * kLoadRegisters + kPrepareThreads * kPrepareRegisters +
                       kMathThreads * kMathRegisters <=
                   kThreads * kLaunchRegisters);
 

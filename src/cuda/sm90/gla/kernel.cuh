@@ -10,7 +10,8 @@
 // A block of threads has one sequence's head, a tile of value channels, and a segment of the chunks.
 //
 //   role      threads              does
-//   load      one thread           q, k, v, g of a chunk by bulk copies, kStages chunks ahead
+//   load      one thread, or one   q, k, v, g of a chunk by bulk copies, kStages chunks ahead
+//             of math
 //   prepare   one warpgroup per    running sums of gates; q~ and k~ over q and k; the scores A.
 //             64 key channels      Teams take chunks in turn
 //   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T; stores O
@@ -20,51 +21,9 @@
 // from there on get their scores from factors that never exceed one (prepare.cuh, "strong chunks").
 #pragma once
 
+#include "sm90/gla/load.cuh"
 #include "sm90/gla/math.cuh"
 #include "sm90/gla/prepare.cuh"
-
-namespace sluice::gla {
-
-/// A chunk's inputs into a stage.
-__device__ inline void load_chunk(const Params& p, Storage& s, int chunk, int stage) {
-    const Task& task = s.task;
-    const int key_head = task.head / p.heads_per_key_head;
-    Barrier& full = s.stage_full[stage];
-    full.arrive_expect(Config::kStageBytes);
-    const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
-    const auto load = [&](unsigned char* to, const Map& map, int channel, int head) {
-        load_box(to, reinterpret_cast<const TensorMap*>(&map), full, channel, head, token,
-                 task.batch);
-    };
-    constexpr int kGateChannels = Config::kGate == GateType::kFloat32 ? 32 : 64;
-#pragma unroll
-    for (int c = 0; c < Config::kKeys; c += kGateChannels) {
-        load(s.stage[stage].g + c / kGateChannels * Config::kBoxBytes, p.g, c, task.head);
-    }
-#pragma unroll
-    for (int c = 0; c < Config::kKeys; c += 64) {
-        load(s.stage[stage].k + c / 64 * Config::kBoxBytes, p.k, c, key_head);
-        if constexpr (!Config::kStateOnly) {
-            load(s.stage[stage].q + c / 64 * Config::kBoxBytes, p.q, c, key_head);
-        }
-    }
-#pragma unroll
-    for (int m = 0; m < Config::kMathGroups; ++m) {
-        load(s.stage[stage].v + m * Config::kBoxBytes, p.v,
-             task.value_tile * Config::kValueTile + m * 64, task.head);
-    }
-}
-
-__device__ inline void load_thread(const Params& p, Storage& s) {
-    const int chunks = s.task.end - s.task.first;
-    for (int i = 0; i < chunks; ++i) {
-        const int stage = i % Config::kStages;
-        s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
-        load_chunk(p, s, s.task.first + i, stage);
-    }
-}
-
-}  // namespace sluice::gla
 
 extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
     sluice_gla(const __grid_constant__ sluice::gla::Params p) {
@@ -95,6 +54,6 @@ extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
         math_warpgroup(p, s);
     } else {
         set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
-        if (threadIdx.x % 128 == 0) load_thread(p, s);
+        if (threadIdx.x % 128 == 0) load_all(p, s);
     }
 }

@@ -1,6 +1,7 @@
 // The math role: the state through a segment's chunks, and the output.
 #pragma once
 
+#include "sm90/gla/load.cuh"
 #include "sm90/gla/state.cuh"
 
 namespace sluice::gla {
@@ -85,6 +86,10 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
     const Task& task = s.task;
     const int thread = static_cast<int>(threadIdx.x) - Config::kPrepareThreads;
     const Fragment at{thread / 128, thread % 128};
+    const bool loads = !Config::kLoadRole && thread == 0;
+    for (int i = 0; loads && i < min(Config::kStages, task.end - task.first); ++i) {
+        load_chunk(p, s, i);
+    }
     State state;
     start_state(p, task, at, state);
     // A segment writes the states after its own chunks, the first also the one before.
@@ -146,6 +151,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
             s.slot_empty[slot].arrive();
             s.stage_empty[stage].arrive();
         }
+        if (loads && chunk + Config::kStages < task.end) load_chunk(p, s, i + Config::kStages);
         if (chunk + 1 == checkpoint) {
             checkpoint = store_checkpoints(p, task, at, chunk + 1, state);
         }

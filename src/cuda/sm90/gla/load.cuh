@@ -1,0 +1,50 @@
+// The load role: bulk copies of the chunks' inputs.
+#pragma once
+
+#include "sm90/gla/storage.cuh"
+
+namespace sluice::gla {
+
+/// A chunk's inputs into a stage.
+__device__ inline void load_stage(const Params& p, Storage& s, int chunk, int stage) {
+    const Task& task = s.task;
+    const int key_head = task.head / p.heads_per_key_head;
+    Barrier& full = s.stage_full[stage];
+    full.arrive_expect(Config::kStageBytes);
+    const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
+    const auto load = [&](unsigned char* to, const Map& map, int channel, int head) {
+        load_box(to, reinterpret_cast<const TensorMap*>(&map), full, channel, head, token,
+                 task.batch);
+    };
+    constexpr int kGateChannels = Config::kGate == GateType::kFloat32 ? 32 : 64;
+#pragma unroll
+    for (int c = 0; c < Config::kKeys; c += kGateChannels) {
+        load(s.stage[stage].g + c / kGateChannels * Config::kBoxBytes, p.g, c, task.head);
+    }
+#pragma unroll
+    for (int c = 0; c < Config::kKeys; c += 64) {
+        load(s.stage[stage].k + c / 64 * Config::kBoxBytes, p.k, c, key_head);
+        if constexpr (!Config::kStateOnly) {
+            load(s.stage[stage].q + c / 64 * Config::kBoxBytes, p.q, c, key_head);
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < Config::kMathGroups; ++m) {
+        load(s.stage[stage].v + m * Config::kBoxBytes, p.v,
+             task.value_tile * Config::kValueTile + m * 64, task.head);
+    }
+}
+
+/// The segment's i-th chunk, once its stage is free.
+__device__ inline void load_chunk(const Params& p, Storage& s, int i) {
+    const int stage = i % Config::kStages;
+    s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
+    load_stage(p, s, s.task.first + i, stage);
+}
+
+__device__ inline void load_all(const Params& p, Storage& s) {
+    const int chunks = s.task.end - s.task.first;
+    for (int i = 0; i < chunks; ++i) load_chunk(p, s, i);
+}
+
+}  // namespace sluice::gla
