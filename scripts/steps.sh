@@ -48,3 +48,25 @@ configure() {
     fi
     rm -f "$log"
 }
+
+# ensure_cuda_tools: puts what scripts/cuda-tools.txt names under build/cuda-tools and points the tests
+# there. Where it cannot be had, tests that need it say so and are skipped; with
+# SLUICE_REQUIRE_CUDA_TOOLS=1 that is an error, here and in the tests.
+ensure_cuda_tools() {
+    local list=scripts/cuda-tools.txt folder=$PWD/build/cuda-tools
+    if ! cmp -s "$list" "$folder/installed.txt"; then
+        python3 -m pip --version >/dev/null 2>&1 || (ensure_packages scripts/packages-test.txt) || true
+        echo "installing into build/cuda-tools: $(grep -v '^#' "$list" | xargs)"
+        rm -rf "$folder"
+        mkdir -p "$folder"
+        if ! python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+            --only-binary=:all: --target "$folder" --requirement "$list" >"$folder/log" 2>&1; then
+            echo "not to be had: $(grep -v '^WARNING' "$folder/log" | tail -n 1)"
+            [ "${SLUICE_REQUIRE_CUDA_TOOLS:-0}" != 1 ] || exit 1
+            return 0
+        fi
+        cp "$list" "$folder/installed.txt"
+    fi
+    export SLUICE_NVRTC=$folder/nvidia/cu13/lib PATH=$folder/nvidia/cu13/bin:$PATH
+    echo "NVRTC and nvdisasm: $(grep -v '^#' "$list" | xargs)"
+}

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `make test`: builds everything and runs every test; lists what was skipped, and why.
+# `make test`: builds everything and runs every test; lists what was skipped, and why. The CUDA
+# kernels are compiled by an NVRTC from PyPI, where there is a network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/steps.sh
@@ -7,6 +8,7 @@ preset=${1:-cpu}
 
 step "packages"
 ensure_packages
+ensure_cuda_tools
 step "configure (build/$preset)"
 configure "$preset"
 step "build"

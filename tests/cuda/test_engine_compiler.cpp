@@ -2,11 +2,6 @@
 // searched.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdio>
-#include <iostream>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -17,9 +12,6 @@
 #include "support/refusal.hpp"
 
 namespace sluice::cuda {
-
-// For the names of parameterised tests.
-void PrintTo(const KernelSource& source, std::ostream* out) { *out << source.to_string(); }
 
 namespace {
 
@@ -281,80 +273,6 @@ TEST_P(RealCompiler, RefusesWithItsLog) {
 INSTANTIATE_TEST_SUITE_P(Compilers, RealCompiler,
                          ::testing::Values(Named("NVRTC", open_nvrtc), Named("nvcc", open_nvcc)),
                          [](const auto& p) { return std::string(p.param.first); });
-
-// ---- kernels
-// -------------------------------------------------------------------------------------
-
-class PrebuiltKernel : public ::testing::TestWithParam<KernelSource> {};
-
-TEST_P(PrebuiltKernel, CompilesWithoutPerformanceWarnings) {
-    const Compiler* compiler = find_compiler();
-    if (compiler == nullptr) GTEST_SKIP() << "no NVRTC and no nvcc on this machine";
-    const auto start = std::chrono::steady_clock::now();
-    const Compiled compiled = compiler->compile(translation_unit(GetParam()));
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    const ResourceUsage& usage = compiled.usage;
-    std::cout << compiler->version() << ", " << seconds.count() << " s: " << usage.registers
-              << " registers, stack " << usage.stack_bytes << " bytes, spills "
-              << usage.spill_store_bytes << " + " << usage.spill_load_bytes << " bytes\n";
-    EXPECT_TRUE(performance_warnings(compiled.log).empty()) << compiled.log;
-    EXPECT_GT(usage.registers, 0) << compiled.log;
-}
-
-std::string name_of(const ::testing::TestParamInfo<KernelSource>& info) {
-    std::string name = info.param.to_string();
-    std::replace_if(
-        name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-    return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, PrebuiltKernel, ::testing::ValuesIn(prebuilt_kernels()), name_of);
-
-TEST(PrebuiltKernels, AreDifferent) {
-    std::set<std::string> names;
-    for (const KernelSource& kernel : prebuilt_kernels()) {
-        names.insert(cubin_file_name(translation_unit(kernel).key()));
-    }
-    EXPECT_EQ(names.size(), prebuilt_kernels().size());
-}
-
-/// nvdisasm of the toolkit or in PATH; empty where there is none.
-fs::path find_disassembler() {
-    std::vector<fs::path> folders = environment().path;
-    folders.push_back(environment().cuda_home / "bin");
-    for (const fs::path& folder : folders) {
-        if (fs::exists(folder / "nvdisasm")) return folder / "nvdisasm";
-    }
-    return {};
-}
-
-std::string disassemble(const fs::path& disassembler, const fs::path& cubin) {
-    const std::string command = disassembler.string() + " " + cubin.string();
-    std::string text;
-    FILE* pipe = popen(command.c_str(), "r");
-    std::array<char, 4096> part{};
-    for (std::size_t n = 0; (n = fread(part.data(), 1, part.size(), pipe)) > 0;) {
-        text.append(part.data(), n);
-    }
-    pclose(pipe);
-    return text;
-}
-
-// Also shows that tools take a file of the cache for the cubin that it begins with.
-TEST(PrebuiltKernels, MultiplyOnTheTensorCores) {
-    const Compiler* compiler = find_compiler();
-    if (compiler == nullptr) GTEST_SKIP() << "no NVRTC and no nvcc on this machine";
-    const fs::path disassembler = find_disassembler();
-    if (disassembler.empty()) GTEST_SKIP() << "no nvdisasm on this machine";
-    const ScratchDirectory scratch;
-    for (const GlaShape& shape : kGlaShapes) {
-        const KernelSource kernel = gla_kernel(shape, "kBFloat16", "kBFloat16", false);
-        const Compiled compiled = compiler->compile(translation_unit(kernel));
-        test::write_bytes(scratch / "file", encode_cubin(compiled.cubin, "key"));
-        const std::string sass = disassemble(disassembler, scratch / "file");
-        EXPECT_NE(sass.find("HGMMA"), std::string::npos) << kernel.to_string();
-    }
-}
 
 }  // namespace
 }  // namespace sluice::cuda

@@ -19,15 +19,17 @@ namespace {
 
 std::array<const Method*, 2> methods() { return {&gla_method(), &recurrent_method()}; }
 
-/// Compiling takes seconds and runs other code, which a stream that is being captured forbids.
-CompilePolicy compile_policy(const Problem& problem) {
-    if (!problem.compile) return CompilePolicy::kNever;
+bool is_captured(const Problem& problem) {
     CaptureStatus status = CaptureStatus::kNone;
     const Result result =
         require_driver().stream_is_capturing(static_cast<Stream>(problem.stream), &status);
     // The default stream refuses the question while another stream is captured.
-    const bool captured = result != kSuccess || status != CaptureStatus::kNone;
-    return captured ? CompilePolicy::kNever : CompilePolicy::kAllow;
+    return result != kSuccess || status != CaptureStatus::kNone;
+}
+
+/// Compiling takes seconds and runs other code, which a stream that is being captured forbids.
+CompilePolicy compile_policy(const Problem& problem) {
+    return problem.compile && !is_captured(problem) ? CompilePolicy::kAllow : CompilePolicy::kNever;
 }
 
 /// The device's memory for workspaces. A pool of this library's own keeps what it has: a device's
@@ -48,6 +50,15 @@ MemoryPool workspace_pool(int gpu_index) {
     return pool;
 }
 
+/// Memory in the stream's order. A graph brings its own: while it is captured no pool may be made,
+/// and none is asked.
+Result allocate(const Problem& problem, std::size_t bytes, DevicePointer* pointer) {
+    auto* const stream = static_cast<Stream>(problem.stream);
+    const Driver& d = require_driver();
+    if (is_captured(problem)) return d.memory_alloc_async(pointer, bytes, stream);
+    return d.memory_alloc_from_pool(pointer, bytes, workspace_pool(problem.device.index), stream);
+}
+
 /// The caller's workspace, or memory that lives from here to here in the stream's order.
 class Workspace {
   public:
@@ -63,9 +74,8 @@ class Workspace {
             data_ = problem.workspace;
             return;
         }
-        const Result result = require_driver().memory_alloc_from_pool(
-            &owned_, static_cast<std::size_t>(plan.workspace_bytes),
-            workspace_pool(problem.device.index), stream_);
+        const Result result =
+            allocate(problem, static_cast<std::size_t>(plan.workspace_bytes), &owned_);
         if (result != kSuccess) {
             throw Error(ErrorCode::kMemory, "workspace",
                         fmt::format("{} bytes refused by the device", plan.workspace_bytes),

@@ -173,9 +173,9 @@ int first_shape(const Dims& d, int shape, int segments, int multiprocessors) {
     return best;
 }
 
-/// Blocks run one to a multiprocessor; a launch lasts as many rounds as that takes.
-Candidate score(const Problem& problem, const DeviceSpec& device, int shape, int segments) {
-    const Dims& d = problem.dims;
+/// Blocks run one to a multiprocessor; a launch lasts as many rounds as that takes. `floor_us`: the
+/// least time for the call's bytes.
+Candidate score(const Dims& d, const DeviceSpec& device, double floor_us, int shape, int segments) {
     const auto chunks = static_cast<double>(ceil_div(chunks_of(d), segments));
     const auto rounds = [&](int of_shape, int of_segments) {
         return static_cast<double>(
@@ -190,13 +190,13 @@ Candidate score(const Problem& problem, const DeviceSpec& device, int shape, int
     }
     c.score = c.us + kStrongShare * rounds(shape, segments) * chunks *
                          (kStrongChunkUs[shape] - kChunkUs[shape]);
-    c.us = std::max(c.us, floor_on(device, work(problem)).memory_us / kMemoryShare);
+    c.us = std::max(c.us, floor_us / kMemoryShare);
     return c;
 }
 
 /// Of the shapes that fit K and the splits that fill the GPU, the fastest. Results do not depend on
 /// the shape; they do on the split, which batch_invariant forbids.
-Candidate choose(const Problem& problem, const DeviceSpec& device) {
+Candidate choose(const Problem& problem, const DeviceSpec& device, double floor_us) {
     const Dims& d = problem.dims;
     const int most =
         problem.batch_invariant
@@ -207,7 +207,7 @@ Candidate choose(const Problem& problem, const DeviceSpec& device) {
     for (int shape = 0; shape < kShapes; ++shape) {
         if (kGlaShapes[shape].keys != keys) continue;
         for (int segments = 1; segments <= most; ++segments) {
-            const Candidate c = score(problem, device, shape, segments);
+            const Candidate c = score(d, device, floor_us, shape, segments);
             if (c.score < best.score) best = c;
         }
     }
@@ -334,9 +334,10 @@ class GlaMethod final : public Method {
 
     [[nodiscard]] Plan plan(const Problem& problem, const DeviceSpec& device) const override {
         const Dims& d = problem.dims;
-        const Candidate c = choose(problem, device);
-        const GlaShape& shape = kGlaShapes[c.shape];
         Plan plan;
+        plan.floor = floor_on(device, work(problem));
+        const Candidate c = choose(problem, device, plan.floor.memory_us);
+        const GlaShape& shape = kGlaShapes[c.shape];
         plan.kernel = name();
         plan.precision = Precision::kBFloat16;
         plan.chunk = kChunk;
@@ -351,7 +352,6 @@ class GlaMethod final : public Method {
                                    segment_decay_bytes(d, shape, c.segments);
         }
         plan.predicted_us = c.us;
-        plan.floor = floor_on(device, work(problem));
         return plan;
     }
 

@@ -8,7 +8,6 @@ namespace sluice::gla {
 /// A chunk's inputs into a stage.
 __device__ inline void load_stage(const Params& p, Storage& s, int chunk, int stage) {
     const Task& task = s.task;
-    const int key_head = task.head / p.heads_per_key_head;
     Barrier& full = s.stage_full[stage];
     full.arrive_expect(Config::kStageBytes);
     const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
@@ -23,9 +22,9 @@ __device__ inline void load_stage(const Params& p, Storage& s, int chunk, int st
     }
 #pragma unroll
     for (int c = 0; c < Config::kKeys; c += 64) {
-        load(s.stage[stage].k + c / 64 * Config::kBoxBytes, p.k, c, key_head);
+        load(s.stage[stage].k + c / 64 * Config::kBoxBytes, p.k, c, task.key_head);
         if constexpr (!Config::kStateOnly) {
-            load(s.stage[stage].q + c / 64 * Config::kBoxBytes, p.q, c, key_head);
+            load(s.stage[stage].q + c / 64 * Config::kBoxBytes, p.q, c, task.key_head);
         }
     }
 #pragma unroll
@@ -39,7 +38,7 @@ __device__ inline void load_stage(const Params& p, Storage& s, int chunk, int st
 __device__ inline void load_chunk(const Params& p, Storage& s, int i) {
     const int stage = i % Config::kStages;
     s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
-    load_stage(p, s, s.task.first + i, stage);
+    load_stage(p, s, s.task.first + i, static_cast<int>(opaque(stage)));
 }
 
 __device__ inline void load_all(const Params& p, Storage& s) {

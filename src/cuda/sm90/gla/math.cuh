@@ -64,8 +64,8 @@ __device__ inline void store_output(const Params& p, const Task& task, Storage& 
     const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
     const int valid = task.length - chunk * Config::kChunk;
     if (task.packed && valid < Config::kChunk) {
-        // A bulk copy would write into the next sequence.
-        for (int i = at.thread; i < valid * 8; i += 128) {
+        // A bulk copy would write into the next sequence. Nothing of this is kept from chunk to chunk.
+        for (int i = static_cast<int>(opaque(at.thread)); i < valid * 8; i += 128) {
             const int row = i / 8;
             const int v = value + i % 8 * 8;
             if (v >= p.values) continue;

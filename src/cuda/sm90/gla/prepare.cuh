@@ -25,13 +25,6 @@ __device__ inline float2 operator+(float2 a, float2 b) { return make_float2(a.x 
 /// Row `r` of a tile in 128-byte swizzle, from the address of row 0 (or 8, 16, ...).
 __device__ inline u32 row_address(u32 row_0, int r) { return (row_0 ^ ((r & 7) << 4)) + r * 128; }
 
-/// A value that the compiler knows nothing about: what follows from it is computed anew, instead of kept in
-/// registers that there are too few of.
-__device__ inline u32 opaque(u32 x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 /// A thread of the prepare role: two neighbouring key channels of one block of 16 rows.
 struct Preparer {
     Storage& s;

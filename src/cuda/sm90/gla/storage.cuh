@@ -42,7 +42,7 @@ struct alignas(1024) SlotStorage {
 
 /// What a block of threads works on; in shared memory, for registers are few.
 struct Task {
-    int sequence, head, value_tile, segment;
+    int sequence, head, key_head, value_tile, segment;
     int batch;          // coordinate of the tensor maps
     long long begin;    // first token of the sequence
     int length;         // tokens of the sequence
@@ -60,6 +60,13 @@ struct alignas(1024) Storage {
     Barrier slot_full[Config::kTeams * Config::kSlots], slot_empty[Config::kTeams * Config::kSlots];
 };
 static_assert(sizeof(Storage) <= kSharedBytes);
+
+/// A value that the compiler knows nothing about: what follows from it is computed anew, instead of kept in
+/// registers that there are too few of.
+__device__ inline u32 opaque(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 
 /// Where a team's n-th chunk goes, and when: the barriers' phase.
 __device__ inline int slot_of(int team, int n) { return team * Config::kSlots + n % Config::kSlots; }
@@ -83,6 +90,7 @@ __device__ inline Task decode_task(const Params& p) {
     task.segment = static_cast<int>(x % launched_segments(p));
     x /= launched_segments(p);
     task.head = static_cast<int>(x % p.heads);
+    task.key_head = task.head / p.heads_per_key_head;
     task.sequence = static_cast<int>(x / p.heads);
     task.packed = p.cu_seqlens.data != nullptr;
     long long end = p.tokens;

@@ -1,0 +1,206 @@
+// The kernels compiled ahead, without a GPU: each compiles to the machine code that it was tuned
+// for. One test a kernel: they take seconds, and run side by side.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cuda/engine/cubins.hpp"
+#include "cuda/engine/prebuilt.hpp"
+#include "io/raw_file.hpp"
+
+namespace sluice::cuda {
+
+// For the names of parameterised tests.
+void PrintTo(const KernelSource& source, std::ostream* out) { *out << source.to_string(); }
+
+namespace {
+
+namespace fs = std::filesystem;
+using test::ScratchDirectory;
+
+// ---- what is expected ---------------------------------------------------------------------------
+
+/// Each takes seconds to compile and a hundred kilobytes of every installation.
+constexpr std::size_t kMostKernels = 26;
+
+/// What a thread is launched with where a block has a multiprocessor to itself and its roles
+/// exchange registers: the headers count on it (kLaunchRegisters).
+int launch_registers(int threads) { return std::min(65536 / threads / 8 * 8, 168); }
+
+// ---- machine code -------------------------------------------------------------------------------
+
+struct MachineCode {
+    int threads = 0;                  // of a block
+    int tensor_core_products = 0;     // HGMMA
+    int local_memory = 0;             // LDL and STL: spills, or arrays that are indexed
+    std::vector<int> role_registers;  // USETMAXREG
+};
+
+/// "LDL" of "  /*20b10*/  @P0 LDL.LU R20, [R1+0x2c] ;"; empty for a line without an instruction.
+std::string_view mnemonic(std::string_view line) {
+    const std::size_t address = line.find("*/");
+    if (address == std::string_view::npos) return {};
+    line.remove_prefix(address + 2);
+    const auto skip_spaces = [&] {
+        line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    };
+    skip_spaces();
+    if (line.starts_with('@')) {
+        line.remove_prefix(std::min(line.find(' '), line.size()));
+        skip_spaces();
+    }
+    return line.substr(0, line.find_first_of(". ;"));
+}
+
+/// The last "0x..." of a line; -1 without one.
+int last_number(std::string_view line) {
+    const std::size_t at = line.rfind("0x");
+    int value = -1;
+    if (at == std::string_view::npos) return value;
+    std::from_chars(line.data() + at + 2, line.data() + line.size(), value, 16);
+    return value;
+}
+
+MachineCode read_machine_code(const std::string& listing) {
+    MachineCode code;
+    std::istringstream lines(listing);
+    bool threads_follow = false;
+    for (std::string line; std::getline(lines, line);) {
+        if (line.find("EIATTR_MAX_THREADS") != std::string::npos) threads_follow = true;
+        if (threads_follow && line.find(".word") != std::string::npos) {
+            code.threads = last_number(line);
+            threads_follow = false;
+        }
+        const std::string_view name = mnemonic(line);
+        if (name == "HGMMA") ++code.tensor_core_products;
+        if (name == "LDL" || name == "STL") ++code.local_memory;
+        if (name == "USETMAXREG") code.role_registers.push_back(last_number(line));
+    }
+    return code;
+}
+
+TEST(MachineCode, IsReadFromWhatNvdisasmPrints) {
+    const MachineCode code = read_machine_code(
+        "\t//----- nvinfo : EIATTR_MAX_THREADS\n"
+        "        /*05ba*/ \t.short\t(.L_25 - .L_24)\n"
+        "        /*05bc*/ \t.word\t0x00000280\n"
+        "        /*05c0*/ \t.word\t0x00000001\n"
+        "        /*12400*/                   HGMMA.64x64x16.F32.BF16 R24, R120, gdesc[UR16] ;\n"
+        "        /*20b10*/              @!P0 STL [R1+0x2c], R20 ;\n"
+        "        /*20b20*/                   LDL.LU R20, [R1+0x2c] ;\n"
+        "        /*20b30*/                   LDS R20, [R1+0x2c] ;\n"
+        "        /*20b40*/                   USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xa0 ;\n"
+        "        /*20b50*/                   USETMAXREG.DEALLOC.CTAPOOL 0x18 ;\n");
+    EXPECT_EQ(code.threads, 640);
+    EXPECT_EQ(code.tensor_core_products, 1);
+    EXPECT_EQ(code.local_memory, 2);
+    EXPECT_EQ(code.role_registers, (std::vector<int>{160, 24}));
+}
+
+/// nvdisasm in PATH or of the toolkit; empty where there is none.
+fs::path find_disassembler() {
+    std::vector<fs::path> folders = environment().path;
+    folders.push_back(environment().cuda_home / "bin");
+    for (const fs::path& folder : folders) {
+        if (fs::exists(folder / "nvdisasm")) return folder / "nvdisasm";
+    }
+    return {};
+}
+
+std::string disassemble(const fs::path& disassembler, const fs::path& cubin) {
+    const std::string command = disassembler.string() + " " + cubin.string();
+    std::string text;
+    FILE* pipe = popen(command.c_str(), "r");
+    std::array<char, 4096> part{};
+    for (std::size_t n = 0; (n = fread(part.data(), 1, part.size(), pipe)) > 0;) {
+        text.append(part.data(), n);
+    }
+    EXPECT_EQ(pclose(pipe), 0) << command;
+    return text;
+}
+
+// ---- the kernels --------------------------------------------------------------------------------
+
+class PrebuiltKernel : public ::testing::TestWithParam<KernelSource> {
+  protected:
+    void SetUp() override {
+        compiler_ = find_compiler();
+        disassembler_ = find_disassembler();
+        if (compiler_ == nullptr) missing("NVRTC or nvcc");
+        if (disassembler_.empty()) missing("nvdisasm");
+    }
+
+    // Through a file of the cache: tools take it for the cubin that it begins with.
+    [[nodiscard]] MachineCode machine_code(const std::string& cubin) const {
+        const ScratchDirectory scratch;
+        test::write_bytes(scratch / "file", encode_cubin(cubin, "key"));
+        return read_machine_code(disassemble(disassembler_, scratch / "file"));
+    }
+
+    const Compiler* compiler_ = nullptr;
+
+  private:
+    /// Skips, or fails where the tools must be there (scripts/steps.sh).
+    static void missing(const char* tool) {
+        const char* required = std::getenv("SLUICE_REQUIRE_CUDA_TOOLS");
+        if (required != nullptr && std::string_view(required) == "1") FAIL() << "no " << tool;
+        GTEST_SKIP() << "no " << tool << " on this machine";
+    }
+
+    fs::path disassembler_;
+};
+
+TEST_P(PrebuiltKernel, CompilesToTheMachineCodeItIsTunedFor) {
+    const Compiled compiled = compiler_->compile(translation_unit(GetParam()));
+    const ResourceUsage& usage = compiled.usage;
+    const MachineCode code = machine_code(compiled.cubin);
+    std::cout << compiler_->version() << ": " << code.threads << " threads of " << usage.registers
+              << " registers, stack " << usage.stack_bytes << " bytes, spills "
+              << usage.spill_store_bytes << " + " << usage.spill_load_bytes << " bytes in "
+              << code.local_memory << " instructions, " << code.tensor_core_products
+              << " products on tensor cores\n";
+
+    EXPECT_TRUE(performance_warnings(compiled.log).empty()) << compiled.log;
+    EXPECT_GT(code.tensor_core_products, 0);
+    ASSERT_GT(code.threads, 0);
+    EXPECT_EQ(usage.registers, launch_registers(code.threads));
+    EXPECT_FALSE(code.role_registers.empty());
+
+    EXPECT_EQ(usage.spill_store_bytes, 0);
+    EXPECT_EQ(usage.spill_load_bytes, 0);
+    EXPECT_EQ(usage.stack_bytes, 0);
+    EXPECT_EQ(code.local_memory, 0);
+}
+
+std::string name_of(const ::testing::TestParamInfo<KernelSource>& info) {
+    std::string name = info.param.to_string();
+    std::ranges::replace_if(
+        name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+    return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PrebuiltKernel, ::testing::ValuesIn(prebuilt_kernels()), name_of);
+
+TEST(PrebuiltKernels, AreFewAndDifferent) {
+    std::set<std::string> names;
+    for (const KernelSource& kernel : prebuilt_kernels()) {
+        names.insert(cubin_file_name(translation_unit(kernel).key()));
+    }
+    EXPECT_EQ(names.size(), prebuilt_kernels().size());
+    EXPECT_LE(names.size(), kMostKernels);
+}
+
+}  // namespace
+}  // namespace sluice::cuda
