@@ -10,7 +10,7 @@ help:
 	@echo 'make bench         the measured tables of docs/ on this machine'
 	@echo 'make cubins        compile the standard CUDA kernels ahead (needs NVRTC or nvcc, no GPU)'
 	@echo 'make python-test   build the Python package in a virtual environment and test it there'
-	@echo 'make wheel         the same package as a wheel, in dist/'
+	@echo 'make wheel         the same package as a wheel, in build/wheels'
 	@echo 'make tidy          clang-tidy on every file'
 	@echo 'make format        clang-format in place; format-check only looks'
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make wheel`: a wheel in dist/ that any Python 3.10 and later runs, on the C library of this machine
+# `make wheel`: a wheel in build/wheels that any Python 3.10 and later runs, on the C library of this machine
 # or a newer one. Kernels compiled ahead (make cubins) go in where they were.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ built=build/python-wheel
 rm -rf "$built"
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w "$built" .
 step "repair (libraries that other machines lack go in)"
-mkdir -p dist
+wheels=build/wheels
 # libtvm_ffi.so is the package apache-tvm-ffi's, loaded before ours.
-PATH=$(dirname "$python"):$PATH "$python" -m auditwheel repair --exclude libtvm_ffi.so -w dist "$built"/*.whl
-ls -l dist
+PATH=$(dirname "$python"):$PATH "$python" -m auditwheel repair --exclude libtvm_ffi.so -w "$wheels" "$built"/*.whl
+ls -l "$wheels"

@@ -1,5 +1,7 @@
 #include "cuda/engine/prebuilt.hpp"
 
+#include <dlfcn.h>
+
 #include <system_error>
 
 namespace sluice::cuda {
@@ -41,6 +43,12 @@ std::vector<std::filesystem::path> prebuilt_folders() {
     std::error_code problem;
     const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", problem);
     if (!problem) folders.push_back(program.parent_path().parent_path() / "share/sluice/cubins");
+    // A shared library that this is linked into (a Python package's) brings its own.
+    Dl_info here{};
+    if (dladdr(reinterpret_cast<const void*>(&prebuilt_folders), &here) != 0 &&
+        here.dli_fname != nullptr) {
+        folders.push_back(std::filesystem::path(here.dli_fname).parent_path() / "cubins");
+    }
     return folders;
 }
 

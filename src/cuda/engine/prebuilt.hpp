@@ -25,8 +25,8 @@ inline constexpr GlaShape kGlaShapes[] = {{128, 2, 1, 2, 2, 96, 160, false},
 
 [[nodiscard]] std::vector<KernelSource> prebuilt_kernels();
 
-/// Where their cubins may be: the folder known when the library was built, and
-/// ../share/sluice/cubins beside the running program.
+/// Where their cubins may be: the folder known when the library was built, ../share/sluice/cubins
+/// beside the running program, and cubins beside the shared library that this code is in.
 [[nodiscard]] std::vector<std::filesystem::path> prebuilt_folders();
 
 }  // namespace sluice::cuda

@@ -1,0 +1,132 @@
+"""Arrays of other frameworks than PyTorch: how each lends its memory and makes an output.
+
+PyTorch needs none of this: its tensors cross with their allocator and their current stream.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Protocol
+
+from ._error import Error
+
+_BFLOAT16 = "bfloat16"
+
+
+class Framework(Protocol):
+    """What a call needs of an array framework."""
+
+    def lend(self, name: str, array: Any, written: bool) -> tuple[Any, str]:
+        """The object that crosses, and the name it is declared under."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        """A fresh array whose memory crosses."""
+
+    def finish(self, array: Any) -> Any:
+        """The array that the caller gets, from one that ``empty`` made."""
+
+    def stream(self, like: Any) -> int | None:
+        """The current stream's handle where ``like`` is on a GPU."""
+
+
+def _read_only(name: str, array: Any) -> Any:
+    """A read-only array's memory: only DLPack's versioned form lends it."""
+    import tvm_ffi
+
+    try:
+        return tvm_ffi.from_dlpack(array.__dlpack__(max_version=(1, 0)))
+    except TypeError:
+        raise Error("value", name, "a read-only array", "a writable one (or NumPy 2.1)") from None
+
+
+class _NumPy:
+    def __init__(self) -> None:
+        import numpy
+
+        self._numpy = numpy
+
+    def lend(self, name: str, array: Any, written: bool) -> tuple[Any, str]:
+        if not isinstance(array, self._numpy.ndarray):
+            return array, name
+        # DLPack knows bfloat16 but NumPy's exporter does not: the bits cross, the name says what
+        # they are.
+        declared = name
+        if array.dtype.name == _BFLOAT16:
+            array, declared = array.view("uint16"), f"{name}:{_BFLOAT16}"
+        if array.flags.writeable:
+            return array, declared
+        if written:
+            raise Error("value", name, "a read-only array", "an array that can be written")
+        return _read_only(name, array), declared
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        if dtype == _BFLOAT16:
+            import ml_dtypes
+
+            return self._numpy.empty(shape, ml_dtypes.bfloat16)
+        return self._numpy.empty(shape, dtype)
+
+    def finish(self, array: Any) -> Any:
+        return array
+
+    def stream(self, like: Any) -> int | None:
+        return None
+
+
+class _CuPy:
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+
+    def lend(self, name: str, array: Any, written: bool) -> tuple[Any, str]:
+        return array, name
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        with self._cupy.cuda.Device(like.device.id):
+            return self._cupy.empty(shape, dtype)
+
+    def finish(self, array: Any) -> Any:
+        return array
+
+    def stream(self, like: Any) -> int | None:
+        return self._cupy.cuda.get_current_stream(like.device.id).ptr
+
+
+class _Jax(_NumPy):
+    """Eager JAX arrays in CPU memory. They are immutable: NumPy makes the results."""
+
+    def lend(self, name: str, array: Any, written: bool) -> tuple[Any, str]:
+        platform = getattr(getattr(array, "device", None), "platform", None)
+        if written and platform is not None:
+            raise Error("value", name, "a JAX array", "a NumPy array: JAX arrays are immutable")
+        if platform not in (None, "cpu"):
+            raise Error("device", name, f"a JAX array on a {platform}", "one in CPU memory")
+        return super().lend(name, array, written)
+
+    def finish(self, array: Any) -> Any:
+        import jax.numpy
+
+        return jax.numpy.asarray(array)
+
+
+_BY_MODULE: dict[str, type[Framework]] = {
+    "numpy": _NumPy,
+    "cupy": _CuPy,
+    "jax": _Jax,
+    "jaxlib": _Jax,
+}
+
+
+@functools.cache
+def framework_of(kind: type) -> Framework:
+    """The framework of an array type."""
+    module = kind.__module__.partition(".")[0]
+    if module not in _BY_MODULE:
+        raise Error(
+            "value",
+            "inputs",
+            f"{kind.__module__}.{kind.__qualname__}",
+            "arrays of NumPy, PyTorch, CuPy or JAX",
+        )
+    return _BY_MODULE[module]()

@@ -1,0 +1,130 @@
+"""PyTorch: eager calls go straight to the library; traced ones through ``torch.library``.
+
+The library takes torch's current stream and allocates results and workspace with torch's allocator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._call import READ, WRITTEN, Request, number_of, results_of, text_of
+from ._error import Error
+from ._native import checked, declare, native
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _refuse_gradient(request: Request) -> None:
+    for i, tensor in enumerate(request.read):
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+            raise Error(
+                "unsupported",
+                request.form.read[i],
+                "a tensor that requires grad",
+                "calls under torch.no_grad() or torch.inference_mode(), or detached tensors: there "
+                "is no backward kernel yet (sluice.compat calls the original function instead)",
+            )
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    """Whether somebody other than the device is to see the call."""
+    return (
+        torch.compiler.is_compiling()
+        or type(tensor) not in _PLAIN
+        or not (tensor.is_cpu or tensor.is_cuda)
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+def run(request: Request) -> list[Any]:
+    """The results, in the order of the form's."""
+    if torch.is_grad_enabled():
+        _refuse_gradient(request)
+    if _is_traced(request.read[0]):
+        return _run_traced(request)
+    tensors = request.read + request.written
+    call = native().call
+    return results_of(
+        request.form, call(number_of(request.form), request.scale, request.stream, *tensors)
+    )
+
+
+def _run_traced(request: Request) -> list[Any]:
+    if request.stream is not None:
+        raise Error("unsupported", "stream", "a stream in a traced call", "torch's current stream")
+    names = tuple([name for name in request.form.results if name != "ran"])
+    form = request.form._replace(results=names)
+    if request.written:
+        # An operator that writes its arguments may return nothing: the results are written too.
+        results = _fake_run(text_of(form), request.scale, request.read)
+        form = form._replace(written=form.written + names, results=())
+        written = request.written + results
+        torch.ops.sluice.run_into(text_of(form), request.scale, request.read, written)
+    else:
+        results = torch.ops.sluice.run(text_of(form), request.scale, request.read)
+    return results if names == request.form.results else [*results, "traced"]
+
+
+def _run(text: str, scale: float | None, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    returned = checked(native().call(declare(text), scale, None, *inputs))
+    return [returned] if isinstance(returned, torch.Tensor) else list(returned)
+
+
+def _run_into(
+    text: str, scale: float | None, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+) -> None:
+    checked(native().call(declare(text), scale, None, *inputs, *outputs))
+
+
+def _fake_run(text: str, scale: float | None, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results' shapes and dtypes, as the library's infer_dims() finds them."""
+    lines = [line.split("=", 1) for line in text.split("\n")]
+    value = {key: text for key, text in lines if key not in ("tensor", "result")}
+    names = [name for key, name in lines if key == "tensor"]
+    tensor = dict(zip(names, inputs, strict=False))  # those written come after the inputs
+    v = tensor["v"] if "v" in tensor else tensor["x"]
+    k = tensor["k"] if "k" in tensor else tensor["B"]
+    sequences = tensor["cu_seqlens"].shape[0] - 1 if "cu_seqlens" in tensor else v.shape[0]
+    default_layout = "value-first" if value["variant"] == "mamba2" else "key-first"
+    state = [k.shape[-1], v.shape[-1]]
+    if value.get("option.state_layout", default_layout) == "value-first":
+        state.reverse()
+    precision = value.get("option.precision", "auto")
+    dtypes = {x.dtype for name, x in tensor.items() if name not in READ | WRITTEN}
+    wide = precision == "float64" or (precision == "auto" and dtypes == {torch.float64})
+    dtype = torch.float64 if wide else torch.float32
+    heads = v.shape[2]
+    made = {
+        "out": lambda: v.new_empty(v.shape),
+        "final_state": lambda: v.new_empty((sequences, heads, *state), dtype=dtype),
+        "final_key_sum": lambda: v.new_empty((sequences, heads, k.shape[-1]), dtype=dtype),
+    }
+    return [made[name]() for key, name in lines if key == "result"]
+
+
+def _fake_run_into(
+    text: str, scale: float | None, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+) -> None:
+    return None
+
+
+def _register() -> torch.library.Library:
+    # The library takes any strides, and a kernel may prefer those that the caller chose.
+    exact = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+    library = torch.library.Library("sluice", "DEF")
+    for name, schema, real, fake in (
+        ("run", "Tensor[] inputs) -> Tensor[]", _run, _fake_run),
+        ("run_into", "Tensor[] inputs, Tensor(a!)[] outputs) -> ()", _run_into, _fake_run_into),
+    ):
+        library.define(
+            f"{name}(str call, float? scale, {schema}", tags=(torch.Tag.pt2_compliant_tag, exact)
+        )
+        library.impl(name, real, "CPU")
+        library.impl(name, real, "CUDA")
+        torch.library.register_fake(f"sluice::{name}", fake, lib=library)
+    return library
+
+
+_LIBRARY = _register()

@@ -1,0 +1,79 @@
+// A declared call: everything about a call that its tensors, scale and stream do not say. Python
+// writes it as text once per form and passes its number from then on, so that a call costs no
+// parsing, no spec building and no strings.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/sluice.hpp"
+
+namespace sluice::python {
+
+/// Where a tensor of the call goes.
+struct Slot {
+    enum class Kind : unsigned char { kInput, kOut, kOffsets, kWorkspace, kState };
+    std::string name;  // the argument's name in Python
+    Kind kind = Kind::kInput;
+    std::optional<TensorView> StateArguments::*member = nullptr;  // kState
+    bool bfloat16_bits = false;  // crosses as 16-bit integers, for exporters without bfloat16
+};
+
+/// An output that the call allocates.
+struct Output {
+    std::string name;  // "out", "final_state" or "final_key_sum"
+    DType dtype = DType::kFloat32;
+    std::vector<std::int64_t> shape;
+};
+
+class DeclaredCall {
+  public:
+    /// Lines "key=value": phase, variant, setting.<name>, option.<name>, tensor (a name, in the
+    /// order of the call's tensors; "name:bfloat16" where 16-bit integers stand for bfloat16),
+    /// result (a name, in the order of the results; "ran", last, for the text of what ran).
+    explicit DeclaredCall(std::string_view text);
+
+    [[nodiscard]] Phase phase() const noexcept { return phase_; }
+    [[nodiscard]] const Options& options() const noexcept { return options_; }
+    [[nodiscard]] const std::vector<Slot>& slots() const noexcept { return slots_; }
+    [[nodiscard]] bool has_workspace() const noexcept { return has_workspace_; }
+    /// Whether the last result is the text "backend kernel precision": what ran.
+    [[nodiscard]] bool reports() const noexcept { return reports_; }
+
+    /// The variant's spec for inputs such as these (the views are in the order of slots()).
+    [[nodiscard]] std::shared_ptr<const Spec> spec(std::span<const TensorView> views);
+    [[nodiscard]] Arguments arguments(std::span<const TensorView> views) const;
+    /// The results, as these arguments make them.
+    [[nodiscard]] std::vector<Output> outputs(const Spec& spec, const Arguments& arguments) const;
+    /// Gives `arguments` the memory of the result `name`.
+    static void attach(Arguments& arguments, const std::string& name, const TensorView& view);
+
+  private:
+    void read_line(std::string_view key, std::string value);
+    void read_option(const std::string& name, const std::string& value);
+
+    Phase phase_ = Phase::kPrefill;
+    std::string variant_;
+    std::map<std::string, std::string> settings_;
+    Options options_;
+    std::vector<Slot> slots_;
+    std::vector<std::string> results_;
+    bool has_workspace_ = false;
+    bool reports_ = false;
+    /// By the ranks of the inputs: what a variant's form may depend on besides their names.
+    std::map<std::vector<int>, std::shared_ptr<const Spec>> specs_;
+    std::mutex mutex_;
+};
+
+/// The number of the call that `text` declares; the same text has the same number.
+[[nodiscard]] std::int64_t declare(const std::string& text);
+[[nodiscard]] DeclaredCall& declared(std::int64_t number);
+
+}  // namespace sluice::python

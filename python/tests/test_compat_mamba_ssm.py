@@ -1,0 +1,133 @@
+"""sluice.compat.mamba_ssm on the CPU, against the recurrence spelled out."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+
+import pytest
+
+import sluice
+from conftest import FLOAT32, error
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from sluice.compat import mamba_ssm  # noqa: E402
+
+HAS_MAMBA = importlib.util.find_spec("mamba_ssm") is not None
+B, T, H, P, G, N = 2, 21, 4, 8, 2, 16
+
+
+def make() -> dict:
+    generator = torch.Generator().manual_seed(5)
+
+    def normal(*shape: int):
+        return torch.randn(*shape, generator=generator)
+
+    return {
+        "x": normal(B, T, H, P),
+        "dt": normal(B, T, H),
+        "A": -normal(H).exp(),
+        "B": normal(B, T, G, N),
+        "C": normal(B, T, G, N),
+        "D": normal(H, P),
+        "z": normal(B, T, H, P),
+        "dt_bias": normal(H),
+        "h0": normal(B, H, P, N),
+    }
+
+
+def loop(x: dict, state, softplus: bool, limit: tuple[float, float]):
+    """The recurrence in float64, one token at a time."""
+    x = {name: value.double() for name, value in x.items()}
+    state = state.double().clone()
+    outputs = []
+    for t in range(T):
+        dt = x["dt"][:, t] + x["dt_bias"]
+        dt = (torch.nn.functional.softplus(dt) if softplus else dt).clamp(*limit)
+        b, c = (x[name][:, t].repeat_interleave(H // G, 1) for name in ("B", "C"))
+        state *= torch.exp(dt * x["A"])[..., None, None]
+        state += torch.einsum("bh,bhp,bhn->bhpn", dt, x["x"][:, t], b)
+        o = torch.einsum("bhpn,bhn->bhp", state, c) + x["D"] * x["x"][:, t]
+        outputs.append(o * torch.nn.functional.silu(x["z"][:, t]))
+    return torch.stack(outputs, 1), state
+
+
+@pytest.mark.parametrize(
+    "softplus, limit",
+    [(True, (0.0, float("inf"))), (True, (0.3, 0.9)), (False, (0.0, float("inf")))],
+)
+def test_chunk_scan(softplus, limit):
+    x = make()
+    arguments = [x[n] for n in ("x", "dt", "A", "B", "C")]
+    keywords = {
+        "D": x["D"],
+        "z": x["z"],
+        "dt_bias": x["dt_bias"],
+        "initial_states": x["h0"],
+        "dt_softplus": softplus,
+        "dt_limit": limit,
+    }
+    o_ref, state_ref = loop(x, x["h0"], softplus, limit)
+    o, state = mamba_ssm.mamba_chunk_scan_combined(
+        *arguments, 256, **keywords, return_final_states=True
+    )
+    assert error(o, o_ref) < FLOAT32 and error(state, state_ref) < FLOAT32
+    assert state.shape == (B, H, P, N)
+    alone = mamba_ssm.mamba_chunk_scan_combined(*arguments, 256, **keywords)
+    torch.testing.assert_close(alone, o, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_state_update(indexed):
+    x = make()
+    o_ref, state_ref = loop(x, x["h0"], True, (0.0, float("inf")))
+    slots = torch.tensor([5, 1], dtype=torch.int32)
+    pool = torch.ones(7, H, P, N)
+    pool[slots.long()] = x["h0"]
+    state = pool if indexed else x["h0"].clone()
+    outputs = []
+    for t in range(T):
+        outputs.append(
+            mamba_ssm.selective_state_update(
+                state,
+                x["x"][:, t],
+                x["dt"][:, t, :, None].expand(B, H, P),
+                x["A"][:, None, None].expand(H, P, N),
+                x["B"][:, t],
+                x["C"][:, t],
+                x["D"],
+                z=x["z"][:, t],
+                dt_bias=x["dt_bias"][:, None].expand(H, P),
+                dt_softplus=True,
+                state_batch_indices=slots if indexed else None,
+            )
+        )
+    assert error(torch.stack(outputs, 1), o_ref) < FLOAT32
+    assert error(state[slots.long()] if indexed else state, state_ref) < FLOAT32
+    if indexed:
+        assert (pool[[0, 2, 3, 4, 6]] == 1).all()
+
+
+@pytest.mark.skipif(HAS_MAMBA, reason="mamba_ssm would be called")
+def test_refusals_name_the_reason():
+    x = make()
+    arguments = [x[n] for n in ("x", "dt", "A", "B", "C")]
+    with pytest.raises(sluice.Error, match="seq_idx"):
+        mamba_ssm.mamba_chunk_scan_combined(*arguments, 256, seq_idx=torch.zeros(B, T))
+    with pytest.raises(sluice.Error, match="Mamba-1"):
+        mamba_ssm.selective_state_update(
+            x["h0"],
+            x["x"][:, 0],
+            torch.rand(B, H, P),
+            x["A"][:, None, None].expand(H, P, N),
+            x["B"][:, 0],
+            x["C"][:, 0],
+        )
+
+
+@pytest.mark.skipif(not HAS_MAMBA, reason="mamba_ssm is not installed")
+@pytest.mark.parametrize("name", sorted(mamba_ssm._package.names()))
+def test_signatures_are_the_peers(name):
+    original = mamba_ssm._package._original(name)
+    theirs, ours = (inspect.signature(f).parameters for f in (original, getattr(mamba_ssm, name)))
+    assert {p: ours[p].default for p in ours} == {p: theirs[p].default for p in theirs}

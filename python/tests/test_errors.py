@@ -1,0 +1,121 @@
+"""Refused calls: one exception type, the argument by its Python name, nothing written."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import sluice
+from conftest import Case, call, inputs_of
+from sluice import ops
+
+GLA = Case("gla", ("g",))
+
+
+def refusal(function, *args, **kwargs) -> sluice.Error:
+    with pytest.raises(sluice.Error) as caught:
+        function(*args, **kwargs)
+    return caught.value
+
+
+def test_misspelt_keywords_are_refused_by_name():
+    for name, meant in (
+        ("output_finalstate", "output_final_state"),
+        ("initial_sate", "initial_state"),
+        ("cu_seqlen", "cu_seqlens"),
+    ):
+        refused = refusal(call, GLA, inputs_of(GLA), **{name: True})
+        assert (refused.code, refused.argument) == ("surplus", name)
+        assert f"did you mean {meant}?" in refused.accepted
+
+
+def test_another_variants_input_is_refused():
+    inputs = inputs_of(GLA)
+    refused = refusal(ops.retention, inputs["q"], inputs["k"], inputs["v"], g=inputs["g"])
+    assert (refused.code, refused.argument) == ("surplus", "g")
+
+
+def test_a_missing_gate():
+    inputs = inputs_of(Case("kda", ("g", "beta")))
+    del inputs["g"]
+    refused = refusal(ops.kda, **inputs)
+    assert (refused.code, refused.argument) == ("missing", "g")
+
+
+@pytest.mark.parametrize(
+    "change, code, argument",
+    [
+        ({"k": np.zeros((2, 70, 3, 16), np.float32)}, "shape", "k"),
+        ({"g": np.zeros((2, 70, 4), np.float32)}, "shape", "g"),
+        ({"v": np.zeros((2, 69, 4, 24), np.float32)}, "shape", "v"),
+        ({"k": np.zeros((2, 70, 2, 16), np.int32)}, "dtype", "k"),
+        ({"k": np.zeros((2, 70, 2, 16), np.int8)}, "dtype", "k"),
+        ({"k": [1.0, 2.0]}, "value", "k"),
+        ({"k": 3}, "value", "k"),
+        ({"q": "text"}, "value", "inputs"),
+        ({"initial_state": np.zeros((2, 4, 24, 16), np.float32)}, "shape", "initial_state"),
+        ({"final_state": np.zeros((2, 4, 24, 16), np.float32)}, "shape", "final_state"),
+        ({"initial_state": (np.zeros(1),) * 3}, "value", "initial_state"),
+        ({"out": np.zeros((2, 70, 4, 25), np.float32)}, "shape", "out"),
+        ({"cu_seqlens": np.array([0, 70])}, "shape", "cu_seqlens"),
+        ({"backend": "tpu"}, "unsupported", "backend"),
+        ({"precision": "float8"}, "value", "precision"),
+        ({"state_layout": "sideways"}, "value", "state_layout"),
+        ({"algorithm": "fast"}, "value", "algorithm"),
+        ({"chunk": 17}, "value", "chunk"),
+        ({"chunk": "many"}, "value", "chunk"),
+        ({"backend": "cpu\nresult=ran"}, "value", "backend"),
+        ({"workspace": np.zeros(256, np.uint8)}, "device", "workspace"),
+        ({"batch_invariant": 2}, "value", "batch_invariant"),
+        ({"scale": float("nan")}, "value", "scale"),
+        ({"q": np.zeros((1,) * 7, np.float32)}, "shape", "q"),
+    ],
+)
+def test_refusals(change, code, argument):
+    refused = refusal(call, GLA, {**inputs_of(GLA), **change})
+    assert (refused.code, refused.argument) == (code, argument), str(refused)
+
+
+def test_settings_are_checked():
+    kda = Case("kda", ("g_raw", "A_log", "dt_bias", "beta"), {"lower_bound": -9.0})
+    assert refusal(call, kda, inputs_of(kda)).argument == "lower_bound"
+    lightning = Case("lightning", settings={"layer_idx": 9, "num_layers": 3})
+    assert refusal(call, lightning, inputs_of(lightning)).argument == "layer_idx"
+
+
+def test_values_are_checked_when_asked():
+    inputs = inputs_of(GLA)
+    inputs["g"][0, 3, 1, 2] = 0.5
+    call(GLA, inputs)
+    refused = refusal(call, GLA, inputs, validate=True)
+    assert (refused.code, refused.argument) == ("value", "g")
+
+
+def test_bad_offsets_and_slots_are_refused():
+    inputs = inputs_of(GLA, B=1)
+    for offsets in ([0, 50, 40, 70], [1, 70], [0, 71]):
+        assert refusal(call, GLA, inputs, cu_seqlens=np.array(offsets)).argument == "cu_seqlens"
+    pool = np.zeros((2, 4, 16, 24), np.float32)
+    refused = refusal(call, GLA, inputs, state=pool, slots=np.array([2]))
+    assert refused.argument == "read_slots"
+
+
+def test_nothing_is_written_by_a_refused_call():
+    inputs = inputs_of(GLA)
+    out = np.full((2, 70, 4, 24), 7, np.float32)
+    refusal(call, GLA, inputs, out=out, initial_state=np.zeros((1, 1), np.float32))
+    assert (out == 7).all()
+
+
+def test_outputs_may_not_overlap_inputs():
+    inputs = inputs_of(GLA, HV=2, V=16)
+    assert refusal(call, GLA, inputs, out=inputs["v"]).code == "alias"
+
+
+def test_an_error_says_it_all_and_pickles():
+    refused = refusal(call, GLA, {**inputs_of(GLA), "g": np.zeros((2, 70, 4), np.float32)})
+    assert str(refused) == f"g: got {refused.value}; accepted: {refused.accepted}"
+    again = pickle.loads(pickle.dumps(refused))
+    assert vars(again) == vars(refused) and str(again) == str(refused)

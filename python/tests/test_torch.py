@@ -1,0 +1,210 @@
+"""PyTorch: eager, compiled, exported; the operators' fakes against the library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sluice
+from conftest import FLOAT32, Case, call, error, inputs_of
+from sluice import ops
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+GLA = Case("gla", ("g",))
+
+
+def tensors_of(case: Case, **dims: int) -> dict:
+    return {name: torch.from_numpy(x) for name, x in inputs_of(case, **dims).items()}
+
+
+def test_tensors_give_what_arrays_give(case):
+    o, state = call(case, tensors_of(case), output_final_state=True)
+    o_ref, state_ref = call(case, inputs_of(case), output_final_state=True)
+    assert isinstance(o, torch.Tensor) and isinstance(state, torch.Tensor)
+    np.testing.assert_array_equal(o.numpy(), o_ref)
+    np.testing.assert_array_equal(state.numpy(), state_ref)
+
+
+def test_bfloat16_tensors():
+    inputs = {name: x.bfloat16() for name, x in tensors_of(GLA).items()}
+    o, state = call(GLA, inputs, output_final_state=True)
+    wide = {name: x.double().numpy() for name, x in inputs.items()}
+    assert o.dtype == torch.bfloat16 and state.dtype == torch.float32
+    assert error(o.float(), call(GLA, wide, backend="oracle")[0]) < 4e-3
+
+
+def test_steps_in_place():
+    inputs = tensors_of(GLA, T=1)
+    pool = torch.randn(5, 4, 16, 24, generator=torch.Generator().manual_seed(0))
+    expected = pool.clone()
+    slots = torch.tensor([3, 0])
+    o, returned = call(GLA, inputs, step=True, state=pool, slots=slots)
+    o_ref, final = call(
+        GLA, inputs, step=True, initial_state=expected[slots], output_final_state=True
+    )
+    expected[slots] = final
+    assert returned is pool
+    torch.testing.assert_close(o, o_ref, rtol=0, atol=0)
+    torch.testing.assert_close(pool, expected, rtol=0, atol=0)
+
+
+def test_results_live_in_torchs_memory():
+    o, _ = call(GLA, tensors_of(GLA))
+    assert o.is_contiguous() and o.untyped_storage().nbytes() == o.numel() * 4
+    o.resize_(1)  # only memory of torch's allocator can
+
+
+def test_a_gradient_is_refused_by_name():
+    inputs = tensors_of(GLA)
+    inputs["k"].requires_grad_()
+    with pytest.raises(sluice.Error) as caught:
+        call(GLA, inputs)
+    assert (caught.value.code, caught.value.argument) == ("unsupported", "k")
+    with torch.no_grad():
+        o, _ = call(GLA, inputs)
+    assert not o.requires_grad
+
+
+def test_mixed_devices_and_types_are_refused():
+    inputs = tensors_of(GLA)
+    with pytest.raises(sluice.Error) as caught:
+        call(GLA, {**inputs, "k": inputs["k"].to(torch.complex64)})
+    assert (caught.value.code, caught.value.argument) == ("dtype", "k")
+
+
+def test_autocast_leaves_the_inputs_as_they_are():
+    inputs = tensors_of(GLA)
+    expected, _ = call(GLA, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        o, _ = call(GLA, inputs)
+    assert o.dtype == torch.float32
+    torch.testing.assert_close(o, expected, rtol=0, atol=0)
+
+
+def model(q, k, v, g):
+    o, state = ops.gla(q * 2, k, v, g, output_final_state=True)
+    return o + 1, state
+
+
+def decoder(q, k, v, g, pool, slots):
+    o, _ = ops.gla_step(q, k, v, g, state=pool, slots=slots)
+    return o * 2
+
+
+@pytest.fixture
+def compiled():
+    """torch.compile without graph breaks, forgotten afterwards."""
+    torch._dynamo.reset()
+    yield lambda f, **options: torch.compile(f, fullgraph=True, **options)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_compile_without_graph_breaks(compiled, backend):
+    inputs = tuple(tensors_of(GLA).values())
+    for result, expected in zip(
+        compiled(model, backend=backend)(*inputs), model(*inputs), strict=True
+    ):
+        torch.testing.assert_close(result, expected)
+
+
+def test_compile_with_dynamic_lengths(compiled):
+    function = compiled(model, backend="aot_eager", dynamic=True)
+    for T in (5, 64, 65):
+        inputs = tuple(tensors_of(GLA, T=T).values())
+        torch.testing.assert_close(function(*inputs)[0], model(*inputs)[0])
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_compiled_steps_write_the_pool(compiled, backend):
+    inputs = tuple(tensors_of(GLA, T=1).values())
+    pool, slots = torch.randn(5, 4, 16, 24), torch.tensor([3, 0])
+    expected_pool = pool.clone()
+    expected = decoder(*inputs, expected_pool, slots)
+    result = compiled(decoder, backend=backend)(*inputs, pool, slots)
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(pool, expected_pool, rtol=0, atol=0)
+
+
+def test_export():
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v, g):
+            return model(q, k, v, g)
+
+    inputs = tuple(tensors_of(GLA).values())
+    program = torch.export.export(Module(), inputs)
+    assert any("sluice" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(*inputs)[0], model(*inputs)[0])
+
+
+@pytest.mark.parametrize("layout", [None, "key-first", "value-first"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("packed", [False, True])
+def test_fakes_say_what_the_library_makes(case, layout, dtype, packed):
+    """Shapes, dtypes and strides of the fake implementations, against the library's own."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    inputs = {n: x.to(dtype) for n, x in tensors_of(case, B=1 if packed else 2, T=6).items()}
+    keywords = {"output_final_state": True, "state_layout": layout}
+    if packed:
+        keywords["cu_seqlens"] = torch.tensor([0, 2, 2, 6])
+    if case.op == "linear":
+        keywords["normalize"] = True
+    real = call(case, inputs, **keywords)
+    with FakeTensorMode() as mode:
+        fakes = {n: mode.from_tensor(x) for n, x in inputs.items()}
+        if packed:
+            keywords["cu_seqlens"] = mode.from_tensor(keywords["cu_seqlens"])
+        fake = call(case, fakes, **keywords)
+    flat = torch.utils._pytree.tree_leaves
+    assert len(flat(fake)) == len(flat(real))
+    for made, expected in zip(flat(fake), flat(real), strict=True):
+        assert (made.shape, made.dtype) == (expected.shape, expected.dtype)
+        assert made.stride() == expected.stride() and made.device == expected.device
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_fakes_know_the_precision(precision):
+    inputs = tensors_of(GLA, T=3)
+    real = call(GLA, inputs, output_final_state=True, precision=precision)[1]
+    meta = {n: x.to("meta") for n, x in inputs.items()}
+    fake = call(GLA, meta, output_final_state=True, precision=precision)[1]
+    assert (fake.shape, fake.dtype) == (real.shape, real.dtype)
+
+
+def test_the_operators_pass_torchs_own_checks():
+    from sluice._call import request_of, text_of
+
+    inputs = tensors_of(GLA, T=4)
+    request = request_of("prefill", "gla", tuple(inputs.items()), (), {"output_final_state": True})
+    torch.library.opcheck(torch.ops.sluice.run.default, (text_of(request.form), None, request.read))
+    state = torch.zeros(2, 4, 16, 24)
+    keywords = {"state": state, "out": torch.empty(2, 4, 4, 24)}
+    request = request_of("decode", "gla", tuple(inputs.items()), (), keywords)
+    # A state in place is both read and written, which the checks' copies would part.
+    request = request._replace(read=[*request.read[:-1], state.clone()])
+    torch.library.opcheck(
+        torch.ops.sluice.run_into.default,
+        (text_of(request.form), None, request.read, request.written),
+    )
+
+
+def test_errors_cross_the_operators(compiled):
+    inputs = tensors_of(GLA)
+    inputs["g"] = inputs["g"][:, :5]
+    with pytest.raises(sluice.Error) as caught:
+        compiled(model, backend="aot_eager")(*inputs.values())
+    assert (caught.value.code, caught.value.argument) == ("shape", "g")
+
+
+def test_refused_while_tracing_with_a_stream(compiled):
+    inputs = {n: x.to("meta") for n, x in tensors_of(GLA).items()}
+    with pytest.raises(sluice.Error, match="stream"):
+        call(GLA, inputs, stream=1)
+
+
+def test_float32_bound_holds_for_tensors():
+    inputs = tensors_of(GLA, T=300)
+    wide = {name: x.double().numpy() for name, x in inputs.items()}
+    assert error(call(GLA, inputs)[0], call(GLA, wide, backend="oracle")[0]) < FLOAT32
