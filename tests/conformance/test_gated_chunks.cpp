@@ -59,12 +59,14 @@ std::vector<Case> gates_of_every_kind_and_type() {
     std::vector<Case> list;
     for (const Gates gates : {Gates::kZero, Gates::kMild, Gates::kStrong, Gates::kSpikes,
                               Gates::kMinusInfinity, Gates::kAllForget, Gates::kOneChannel}) {
-        for (const DType gate_dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-            for (const std::int64_t keys : {64, 128}) {
-                Case c = chunked_case(200, keys, 128, DType::kBFloat16);
-                c.kinds.gates = gates;
-                c.gate_dtype = gate_dtype;
-                list.push_back(c);
+        for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+            for (const DType gate_dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+                for (const std::int64_t keys : {64, 128}) {
+                    Case c = chunked_case(200, keys, 128, dtype);
+                    c.kinds.gates = gates;
+                    c.gate_dtype = gate_dtype;
+                    list.push_back(c);
+                }
             }
         }
     }

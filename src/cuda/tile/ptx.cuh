@@ -100,32 +100,6 @@ __device__ inline void set_registers() {
     }
 }
 
-// ---- clusters: blocks of threads on neighbouring multiprocessors -----------------------------------
-
-__device__ inline u32 cluster_rank() {
-    u32 rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-/// Barrier among all threads of the cluster.
-__device__ inline void cluster_barrier() {
-    asm volatile(
-        "barrier.cluster.arrive.release;\n"
-        "barrier.cluster.wait.acquire;" ::
-            : "memory");
-}
-/// One arrival at the same barrier of another block of the cluster.
-__device__ inline void arrive_at(Barrier& barrier, u32 rank) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
-        "}" ::"r"(shared_address(&barrier.word)),
-        "r"(rank)
-        : "memory");
-}
-
 // ---- bulk tensor copies --------------------------------------------------------------------------
 
 struct alignas(64) TensorMap {
@@ -147,18 +121,6 @@ __device__ inline void load_box(void* to, const TensorMap* map, Barrier& barrier
         : "memory");
 }
 
-/// The same into the same place of every block of the cluster that `blocks` has a bit for; each
-/// one's own barrier counts the bytes.
-__device__ inline void load_box_shared(void* to, const TensorMap* map, Barrier& barrier, u16 blocks,
-                                       int channel, int head, int token, int batch) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(&barrier.word)), "r"(channel), "r"(head), "r"(token),
-        "r"(batch), "h"(blocks)
-        : "memory");
-}
-
 __device__ inline void store_box(const TensorMap* map, const void* from, int channel, int head,
                                  int token, int batch) {
     asm volatile(
@@ -174,7 +136,7 @@ __device__ inline void wait_stores_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// ---- warpgroup products (bf16 operands, float32 sums) --------------------------------------------
+// ---- warpgroup products (16-bit operands, float32 sums) --------------------------------------------
 
 /// Shared-memory operand in 128-byte swizzle. Rows of 64 elements (128 bytes), eight rows 1,024 bytes.
 /// Row-contiguous along the inner dimension ("K-major"), or transposed: along M or N, with
@@ -210,25 +172,42 @@ __device__ inline void keep(float (&x)[kCount]) {
 #define SLUICE_D32(d, o) SLUICE_D16(d, o), SLUICE_D16(d, o + 16)
 
 /// d[64, N] (+)= A x B, one step of 16 along the inner dimension, both in shared memory.
+#define SLUICE_PRODUCT_N32(type)                                                                    \
+    asm volatile(                                                                                   \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                                \
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                                 \
+        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, %19, %20;\n}" \
+        : SLUICE_D16(d, 0)                                                                          \
+        : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(kTransposeA), "n"(kTransposeB))
+#define SLUICE_PRODUCT_N64(type)                                                                    \
+    asm volatile(                                                                                   \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                 \
+        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"  \
+        "%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, %35, %36;\n}"                         \
+        : SLUICE_D32(d, 0)                                                                          \
+        : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(kTransposeA), "n"(kTransposeB))
+
 template <int kTransposeA, int kTransposeB>
 __device__ inline void product(float (&d)[16], u64 a, u64 b, bool add) {  // N = 32
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, %19, %20;\n}"
-        : SLUICE_D16(d, 0)
-        : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(kTransposeA), "n"(kTransposeB));
+    SLUICE_PRODUCT_N32("bf16");
 }
 template <int kTransposeA, int kTransposeB>
 __device__ inline void product(float (&d)[32], u64 a, u64 b, bool add) {  // N = 64
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
-        "%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, %35, %36;\n}"
-        : SLUICE_D32(d, 0)
-        : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(kTransposeA), "n"(kTransposeB));
+    SLUICE_PRODUCT_N64("bf16");
 }
+/// The same with fp16 operands.
+template <int kTransposeA, int kTransposeB>
+__device__ inline void product_fp16(float (&d)[16], u64 a, u64 b, bool add) {
+    SLUICE_PRODUCT_N32("f16");
+}
+template <int kTransposeA, int kTransposeB>
+__device__ inline void product_fp16(float (&d)[32], u64 a, u64 b, bool add) {
+    SLUICE_PRODUCT_N64("f16");
+}
+#undef SLUICE_PRODUCT_N32
+#undef SLUICE_PRODUCT_N64
+
 template <int kTransposeA, int kTransposeB>
 __device__ inline void product(float (&d)[64], u64 a, u64 b, bool add) {  // N = 128
     asm volatile(

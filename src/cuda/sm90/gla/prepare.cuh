@@ -140,7 +140,9 @@ struct Scores {
     static constexpr int kColumns = 64 / Config::kPrepareGroups;
     float x[kColumns / 2];
 
-    /// Products of the rows of two tiles. All of the team's writes come before.
+    /// Products of the rows of two tiles, of bf16 or as the inputs came. All of the team's writes come
+    /// before.
+    template <bool kInputs = false>
     __device__ void multiply(const void* rows, const void* columns, int thread) {
         product_begin();
         const u64 a = operand(rows);
@@ -148,7 +150,11 @@ struct Scores {
 #pragma unroll
         for (int step = 0; step < Config::kKeys / 16; ++step) {
             const u32 at = step / 4 * Config::kBoxBytes + step % 4 * 32;
-            product<0, 0>(x, advance(a, at), advance(b, at), step != 0);
+            if constexpr (kInputs && Config::kInput == InputType::kFloat16) {
+                product_fp16<0, 0>(x, advance(a, at), advance(b, at), step != 0);
+            } else {
+                product<0, 0>(x, advance(a, at), advance(b, at), step != 0);
+            }
         }
         product_commit();
         product_wait<0>();
@@ -358,7 +364,7 @@ __device__ inline void prepare_strong(const Preparer& me, int n, int stage, int 
     unsigned char* tile = me.shared().level;
     const void* out = s.slot[slot].scores;
     Scores scores;
-    scores.multiply(s.stage[stage].q, s.stage[stage].k, me.thread);
+    scores.multiply<true>(s.stage[stage].q, s.stage[stage].k, me.thread);
     scores.store(out, me.thread, [](int i, int j) { return i == j; });
 #pragma unroll 1
     for (int h = Config::kChunk / 2; h >= 1; h /= 2) {

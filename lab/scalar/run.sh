@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Compiles the kernel's configurations and the program beside this file, then runs it.
+# Usage: run.sh [build directory]    BUILD_ONLY=1: no GPU needed; CHECK_ONLY=1: no timing
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+src=$here/../../src/cuda
+out=${1:-$here/../../build/lab-scalar}
+mkdir -p "$out"
+arch="-gencode arch=compute_90a,code=sm_90a"
+
+# name: keys, heads, tiles, gate, skip, gated, stages
+while read -r name keys heads tiles gate skip gated stages; do
+    for only in false true; do
+        file=$name
+        [ $only = false ] || file=${name}_state
+        # shellcheck disable=SC2086
+        nvcc -std=c++20 -O3 -lineinfo $arch -I "$src" -cubin -o "$out/$file.cubin" -Xptxas -v \
+            -DSLUICE_KEYS="$keys" -DSLUICE_HEADS="$heads" -DSLUICE_TILES="$tiles" \
+            -DSLUICE_GATE="$gate" -DSLUICE_SKIP="$skip" -DSLUICE_GATED="$gated" \
+            -DSLUICE_STATE_ONLY=$only -DSLUICE_STAGES="$stages" "$here/kernel.cu" 2>&1 |
+            grep -E 'error|warning|spill|C75' | sed "s/^/$file: /"
+    done
+done <"$here/configurations.txt"
+cp "$here/configurations.txt" "$out"
+# shellcheck disable=SC2086
+nvcc -std=c++20 -O2 $arch -I "$src" -o "$out/check" "$here/check.cu" -lcuda -cudart static
+[ -n "${BUILD_ONLY:-}" ] || "$out/check" "$out" ${CHECK_ONLY:+check}

@@ -1,0 +1,59 @@
+// Compile-time choices of the kernel for scalar decays; the plan passes them as definitions.
+#pragma once
+
+namespace sluice::scalar {
+
+/// Where a token's log decay and the weight of its value come from (gates.cuh).
+enum class Gate {
+    kNone,
+    kConstant,  // per head
+    kGiven,     // per token and head
+    kTimeStep,  // Mamba-2: from a time step per token and a rate per head
+};
+
+/// D x added to the output.
+enum class Skip { kNone, kHead, kChannel };
+
+struct Config {
+    static constexpr int kKeys = SLUICE_KEYS;    // 64 or 128; K padded
+    static constexpr int kHeads = SLUICE_HEADS;  // value heads of one key head, which share scores
+    static constexpr int kTiles =
+        SLUICE_TILES;  // of 64 value channels, which share a head's scores
+    static constexpr Gate kGate = Gate::SLUICE_GATE;
+    static constexpr Skip kSkip = Skip::SLUICE_SKIP;
+    static constexpr bool kGated = SLUICE_GATED;  // the output is times silu(z)
+    /// First pass of a split sequence: only each segment's own state and decay.
+    static constexpr bool kStateOnly = SLUICE_STATE_ONLY;
+    static constexpr int kStages = SLUICE_STAGES;  // chunks in flight
+    static constexpr int kSlots = 2;               // chunks of scores that wait for math
+    static constexpr int kOutputs = 2;             // chunks of O on their way out
+
+    static constexpr int kChunk = 64;
+    static constexpr int kMathGroups = kHeads * kTiles;  // a warpgroup: 64 value channels of a head
+    static constexpr int kMathThreads = 128 * kMathGroups;
+    static constexpr int kScoreThreads = 128;
+    static constexpr int kThreads = kMathThreads + kScoreThreads + 128;
+    static constexpr int kValueTile = 64 * kTiles;
+
+    static constexpr int kBoxBytes = 64 * 128;  // 64 tokens of 128 bytes
+    static constexpr int kKeyBytes = kKeys / 64 * kBoxBytes;
+    static constexpr int kValueBytes = kMathGroups * kBoxBytes;
+    static constexpr int kStageBytes = (kStateOnly ? 1 : 2) * kKeyBytes + kValueBytes;
+
+    // Registers a thread has at launch, and what the roles exchange.
+    static constexpr int kLaunchRegisters =
+        65536 / kThreads / 8 * 8 < 168 ? 65536 / kThreads / 8 * 8 : 168;
+    static constexpr int kLoadRegisters = 40;
+    static constexpr int kScoreRegisters = kMathGroups == 2 ? 88 : 168;
+    static constexpr int kMathRegisters = kMathGroups == 2 ? 192 : 232;
+    static_assert(128 * kLoadRegisters + kScoreThreads * kScoreRegisters +
+                      kMathThreads * kMathRegisters <=
+                  kThreads * kLaunchRegisters);
+
+    static_assert(kHeads == 1 || kHeads == 2);  // gates of a head: a warp beside load and store
+    static_assert(kKeys == 64 || kKeys == 128);
+    static_assert(kMathGroups == 1 || kMathGroups == 2);
+    static_assert(kStages >= 2);
+};
+
+}  // namespace sluice::scalar

@@ -1,0 +1,162 @@
+// The gate role: a warp for each head turns gates into what scores, values and states are scaled
+// by.
+#pragma once
+
+#include "sm90/scalar/storage.cuh"
+
+namespace sluice::scalar {
+
+constexpr float kLog2E = 1.4426950408889634f;
+/// Less than any state times this is left of nothing, and 64 such sums keep float32's digits.
+constexpr float kLeastBits = -256.f;
+
+/// What the gates of a head have in common.
+struct HeadRate {
+    float bits;  // kConstant: of a token; kTimeStep: per unit of time
+    float bias;
+};
+
+struct TokenGate {
+    float bits;    // log2 of the decay
+    float weight;  // of the value
+};
+
+__device__ inline float softplus(float x) {
+    const float u = exp2_fast(x * kLog2E);
+    if (x > 15.f) return x + exp2_fast(-x * kLog2E);
+    // log(1 + u) loses u's digits where u is small.
+    if (u < 0.02f) return u * (1.f - u * (0.5f - u * (1.f / 3 - u * 0.25f)));
+    return log2_fast(1.f + u) * (1.f / kLog2E);
+}
+
+__device__ inline HeadRate head_rate(const Params& p, int head) {
+    if constexpr (Config::kGate == Gate::kConstant) return {p.decay[head] * kLog2E, 0.f};
+    if constexpr (Config::kGate == Gate::kTimeStep) {
+        const float rate = load_number(p.rate.data, head * p.rate.head_stride, p.rate.type);
+        const float bias = p.bias.data == nullptr
+                               ? 0.f
+                               : load_number(p.bias.data, head * p.bias.head_stride, p.bias.type);
+        return {(p.rate_is_log ? -expf(rate) : rate) * kLog2E, bias};
+    }
+    return {0.f, 0.f};
+}
+
+/// The policy: all that differs between simple GLA, Mamba-2, constant and no decay.
+__device__ inline TokenGate token_gate(const Params& p, const HeadRate& head, float raw) {
+    if constexpr (Config::kGate == Gate::kNone) return {0.f, 1.f};
+    if constexpr (Config::kGate == Gate::kConstant) return {head.bits, 1.f};
+    if constexpr (Config::kGate == Gate::kGiven) return {raw * kLog2E, 1.f};
+    float step = raw + head.bias;
+    if (p.softplus) step = softplus(step);
+    step = fminf(fmaxf(step, p.least_step), p.greatest_step);
+    return {step * head.bits, step};
+}
+
+constexpr bool kReadsGates = Config::kGate == Gate::kGiven || Config::kGate == Gate::kTimeStep;
+
+/// A lane's two tokens of a chunk, as they are in memory.
+struct RawGates {
+    u32 bits[2];
+};
+
+__device__ inline RawGates fetch(const Params& p, const Task& task, int head, int chunk, int lane) {
+    RawGates raw = {};
+    if constexpr (kReadsGates) {
+        const int token = chunk * Config::kChunk + 2 * lane;
+        const long long at = task.batch * p.gate.batch_stride +
+                             (task.begin + token) * p.gate.token_stride + head * p.gate.head_stride;
+        if (token < task.length) raw.bits[0] = load_bits(p.gate.data, at, p.gate.type);
+        if (token + 1 < task.length) {
+            raw.bits[1] = load_bits(p.gate.data, at + p.gate.token_stride, p.gate.type);
+        }
+    }
+    return raw;
+}
+
+/// What a lane's two tokens come to.
+struct ChunkGates {
+    float2 sum;  // b
+    float bits;  // of the chunk
+};
+
+__device__ inline ChunkGates sum_gates(const TokenGate (&token)[2], int lane) {
+    const float first = fmaxf(token[0].bits, kLeastBits);
+    const float both = first + fmaxf(token[1].bits, kLeastBits);
+    float through = both;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const float before = __shfl_up_sync(~0u, through, step);
+        if (lane >= step) through += before;
+    }
+    float before = __shfl_up_sync(~0u, through, 1);
+    if (lane == 0) before = 0.f;
+    return {make_float2(before + first, before + both), __shfl_sync(~0u, through, 31)};
+}
+
+__device__ inline float2 exp2_pair(float2 x) { return make_float2(exp2_fast(x.x), exp2_fast(x.y)); }
+
+__device__ inline void store_gates(HeadGates& to, const TokenGate (&token)[2], const ChunkGates& g,
+                                   float log2_scale, int lane) {
+    const float2 b = g.sum;
+    const float2 column =
+        make_float2(b.x - log2_fast(token[0].weight), b.y - log2_fast(token[1].weight));
+    const float2 row =
+        make_float2(fmaxf(b.x, -kRange) + log2_scale, fmaxf(b.y, -kRange) + log2_scale);
+    const float2 rest = exp2_pair(make_float2(g.bits - b.x, g.bits - b.y));
+    to.column.set(lane, column);
+    to.factor.set(lane, exp2_pair(make_float2(-column.x, -column.y)));
+    to.row.set(lane, exp2_pair(row));
+    to.weight.set(lane, make_float2(token[0].weight * rest.x, token[1].weight * rest.y));
+    reinterpret_cast<float2*>(to.shift)[lane] =
+        make_float2(fminf(b.x + kRange, 0.f), fminf(b.y + kRange, 0.f));
+    if constexpr (Config::kSkip == Skip::kHead) {
+        reinterpret_cast<float2*>(to.inverse)[lane] = exp2_pair(make_float2(-row.x, -row.y));
+    }
+    if (lane == 0) {
+        to.decay = exp2_fast(g.bits);
+        to.strong = g.bits < -kRange;
+    }
+}
+
+/// `local`: the head's place in the block.
+__device__ inline void gate_warp(const Params& p, Storage& s, int local) {
+    constexpr int kAhead = 4;  // chunks whose gates are on their way from memory
+    const Task& task = s.task;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int head = task.head + min(local, task.heads - 1);
+    const float log2_scale = log2_fast(p.scale);
+    const HeadRate rate = head_rate(p, head);
+    float bits = 0.f;
+    RawGates ahead[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) ahead[a] = fetch(p, task, head, task.first + a, lane);
+    for (int first = task.first; first < task.end; first += kAhead) {
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+            const int chunk = first + a;
+            if (chunk >= task.end) break;
+            TokenGate token[2];
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                token[e] = token_gate(p, rate, number_of(ahead[a].bits[e], p.gate.type));
+                if (chunk * Config::kChunk + 2 * lane + e >= task.length) token[e] = {0.f, 0.f};
+            }
+            ahead[a] = fetch(p, task, head, chunk + kAhead, lane);
+            const ChunkGates gates = sum_gates(token, lane);
+            bits += gates.bits;
+            const int i = chunk - task.first;
+            const int stage = i % Config::kStages;
+            s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
+            store_gates(s.gates[stage][local], token, gates, log2_scale, lane);
+            __syncwarp();
+            if (lane == 0) s.stage_full[stage].arrive();
+        }
+    }
+    if constexpr (Config::kStateOnly) {
+        if (lane != 0 || task.value_tile != 0 || local >= task.heads) return;
+        const long long row = static_cast<long long>(task.sequence) * p.heads + head;
+        p.segment_decay[row * p.segments + task.segment] = exp2_fast(bits);
+    }
+}
+
+}  // namespace sluice::scalar

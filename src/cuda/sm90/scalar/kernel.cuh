@@ -1,0 +1,115 @@
+// Recurrences with a scalar, constant or no decay (Mamba-2, simple GLA, Lightning, RetNet, linear
+// attention), prefill: one pass; the state never leaves the registers.
+//
+//   S_t = 2^{g_t} S_{t-1} + w_t k_t v_t^T,   o_t = scale S_t^T q_t + D v_t          (g in bits)
+//
+// For a chunk of 64 tokens, with b_i the sum of g from the chunk's first token to i:
+//
+//   r_i  = scale 2^max(b_i, -90)
+//   A_ij = w_j 2^(min(b_i + 90, 0) - b_j) q_i . k_j  for i >= j;   A_ii += D / r_i
+//   O^T  = (S^T Q^T + V^T A^T) diag(r)
+//   S^T <- 2^b_last S^T + (V^T diag(w 2^(b_last - b))) K
+//
+// No factor of A exceeds 2^90, so any gates are safe, and Q and K go to the tensor cores as they
+// are. Unless the chunk decays by more than 90 bits, A takes one factor per column and no
+// exponential. A block of threads has one or two value heads of a key head, a tile of value
+// channels, and a segment of the chunks.
+//
+//   role      threads              does
+//   load      one thread           q, k, v of a chunk by bulk copies, kStages chunks ahead
+//   gates     one warp per head    gates to b and the factors above (the policy: gates.cuh)
+//   scores    one warpgroup        Q K^T once, then A of each head
+//   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T
+//             64 value channels
+//   store     one warp             O by bulk copies (and brings z)
+#pragma once
+
+#include "sm90/scalar/gates.cuh"
+#include "sm90/scalar/math.cuh"
+#include "sm90/scalar/scores.cuh"
+#include "sm90/scalar/store.cuh"
+
+namespace sluice::scalar {
+
+/// A chunk's inputs into a stage.
+__device__ inline void load_chunk(const Params& p, Storage& s, int chunk, int stage) {
+    const Task& task = s.task;
+    Barrier& full = s.stage_full[stage];
+    full.arrive_expect(Config::kStageBytes);
+    const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
+    const auto load_keys = [&](unsigned char* to, const Map& map) {
+#pragma unroll
+        for (int box = 0; box < Config::kKeys / 64; ++box) {
+            load_box(to + box * Config::kBoxBytes, reinterpret_cast<const TensorMap*>(&map), full,
+                     box * 64, task.key_head, token, task.batch);
+        }
+    };
+    load_keys(s.stage[stage].k, p.k);
+    if constexpr (!Config::kStateOnly) load_keys(s.stage[stage].q, p.q);
+#pragma unroll
+    for (int m = 0; m < Config::kMathGroups; ++m) {
+        load_box(s.stage[stage].v[m], reinterpret_cast<const TensorMap*>(&p.v), full,
+                 task.value_tile * Config::kValueTile + m % Config::kTiles * 64,
+                 task.head + m / Config::kTiles, token, task.batch);
+    }
+}
+
+__device__ inline void load_thread(const Params& p, Storage& s) {
+    const int chunks = s.task.end - s.task.first;
+    for (int i = 0; i < chunks; ++i) {
+        const int stage = i % Config::kStages;
+        s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
+        load_chunk(p, s, s.task.first + i, stage);
+    }
+}
+
+}  // namespace sluice::scalar
+
+extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1)
+    sluice_scalar(const __grid_constant__ sluice::scalar::Params p) {
+    using namespace sluice::scalar;
+    // Not aligned by arithmetic: the compiler would no longer know that it is shared memory.
+    extern __shared__ __align__(1024) unsigned char raw[];
+    Storage& s = *reinterpret_cast<Storage*>(raw);
+    if (threadIdx.x == 0) {
+        if (sluice::tile::shared_address(raw) % 1024 != 0) __trap();
+        for (int i = 0; i < Config::kStages; ++i) {
+            s.stage_full[i].init(1 + Config::kHeads);  // load and gates
+            s.stage_empty[i].init(Config::kMathThreads / 32);
+        }
+        for (int i = 0; i < Config::kSlots; ++i) {
+            s.slot_full[i].init(Config::kScoreThreads / 32);
+            s.slot_empty[i].init(Config::kMathThreads / 32);
+        }
+        for (int m = 0; m < Config::kMathGroups; ++m) {
+            for (int i = 0; i < Config::kOutputs; ++i) {
+                s.output_full[m][i].init(4);
+                s.output_empty[m][i].init(1);
+            }
+        }
+        fence_barrier_init();
+        s.task = decode_task(p);
+    }
+    __syncthreads();
+    if constexpr (Config::kStateOnly) sluice::tile::allow_next_launch();
+    // The same for a whole warp, and known to be: addresses then fit uniform registers.
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+    constexpr int kScoreWarp = Config::kMathThreads / 32;
+    constexpr int kLoadWarp = kScoreWarp + Config::kScoreThreads / 32;
+    if (warp < kScoreWarp) {
+        set_registers<Config::kMathRegisters, Config::kLaunchRegisters>();
+        math_warpgroup(p, s, warp / 4);
+    } else if (warp < kLoadWarp) {
+        set_registers<Config::kScoreRegisters, Config::kLaunchRegisters>();
+        scores_warpgroup(p, s);
+    } else {
+        set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
+        if (warp == kLoadWarp) {
+            if (threadIdx.x % 32 == 0) load_thread(p, s);
+        } else if (warp <= kLoadWarp + Config::kHeads) {
+            gate_warp(p, s, warp - kLoadWarp - 1);
+        } else if (!Config::kStateOnly && warp == kLoadWarp + 3) {
+            store_warp(p, s);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+// What the host passes to the kernel for scalar decays. Read by both compilers: plain types only.
+#pragma once
+
+namespace sluice::scalar {
+
+/// A tensor map (128 opaque bytes) as both compilers see it.
+struct alignas(64) Map {
+    unsigned long long opaque[16];
+};
+
+enum NumberType : int { kFloat32, kBFloat16, kFloat16 };
+
+/// An index tensor of one dimension; data null: none.
+struct Indices {
+    const void* data;
+    long long stride;  // in elements
+    int is_64_bit;
+};
+
+/// A state tensor: element (slot, head, k, v) at the dot product with the strides, in elements.
+/// Offsets inside a head are below 2^31 bytes.
+struct StateTensor {
+    void* data;  // null: none
+    long long slots;
+    long long slot_stride, head_stride;
+    int key_stride, value_stride;
+    Indices indices;  // a slot per sequence (final, initial) or entry (checkpoints); none: its own
+                      // index
+    int type;         // NumberType
+};
+
+/// A number per token and head.
+struct TokenTensor {
+    const void* data;
+    long long batch_stride, token_stride, head_stride;  // in elements
+    int type;
+};
+
+/// A number per head, or per head and value channel; data null: none.
+struct HeadTensor {
+    const void* data;
+    long long head_stride, channel_stride;  // in elements
+    int type;
+};
+
+constexpr int kMostConstants = 256;  // heads with a constant decay
+
+struct Params {
+    Map q, k, v, o, z;   // (channel, head, token, batch), boxes of 64 tokens; z: gated outputs
+    Indices cu_seqlens;  // none: one sequence per batch row
+    StateTensor initial, final;
+    const unsigned char* has_initial;  // null: all
+    long long has_initial_stride;
+    StateTensor checkpoints;
+    Indices checkpoint_sequences, checkpoint_positions;
+    int checkpoint_count;
+    int segments;          // of each sequence; more than one: two launches
+    float* segment_state;  // workspace: [sequence x head][segment][value tile][64 x K]
+    float* segment_decay;  // workspace: [sequence x head][segment]
+    void* o_data;          // for the rows of a packed sequence's last chunk
+    long long o_token_stride, o_head_stride;
+    int tokens;              // T
+    int heads;               // HV
+    int heads_per_key_head;  // HV / H
+    int head_blocks;         // of a key head: its value heads by Config::kHeads, rounded up
+    int keys, values;        // K, V
+    int value_tiles;         // blocks that share a head
+    float scale;             // > 0
+
+    TokenTensor gate;  // Gate::kGiven: log decay; kTimeStep: time step before bias and softplus
+    HeadTensor rate;   // kTimeStep: log decay per unit of time
+    HeadTensor bias;   // kTimeStep: added to the time step
+    HeadTensor skip;   // D
+    int rate_is_log;   // the rate is -exp of what `rate` holds
+    int softplus;
+    float least_step, greatest_step;  // 0 <= least
+    float decay[kMostConstants];      // Gate::kConstant: natural log
+};
+
+}  // namespace sluice::scalar

@@ -1,0 +1,130 @@
+// The scores role: Q K^T once for all heads of the block, then each head's decay over it.
+#pragma once
+
+#include "sm90/scalar/storage.cuh"
+
+namespace sluice::scalar {
+
+/// Rows from `valid` on of a tile belong to another sequence: zero. Bulk copies do not stop there,
+/// and zero times whatever it holds may be NaN.
+__device__ inline void clear_rows(unsigned char* boxes, int bytes, int valid, int thread) {
+    for (int i = thread * 16; i < bytes; i += Config::kScoreThreads * 16) {
+        if (i % Config::kBoxBytes / 128 >= valid) {
+            *reinterpret_cast<uint4*>(boxes + i) = make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+/// Begins a chunk's Q K^T, rows of queries: register 4 n + e is row 16 warp + lane / 4 + 8 (e / 2)
+/// and column 8 n + lane % 4 * 2 + e % 2.
+__device__ inline void multiply_keys(const Stage& stage, float (&scores)[32]) {
+    product_begin();
+    const u64 q = operand(stage.q);
+    const u64 k = operand(stage.k);
+#pragma unroll
+    for (int n = 0; n < Config::kKeys / 16; ++n) {
+        const u32 at = n / 4 * Config::kBoxBytes + n % 4 * 32;
+        product<0, 0>(scores, advance(q, at), advance(k, at), n != 0);
+    }
+    product_commit();
+}
+
+/// A head's scores, with its skip on the diagonal. A warp writes its rows up to the block of 16
+/// columns that the diagonal crosses; beyond it the tile is zero already. Strong chunks take an
+/// exponential for each score.
+template <bool kStrong>
+__device__ inline void store_scores(const HeadGates& gates, const float (&scores)[32], float skip,
+                                    unsigned char* to, int thread) {
+    const int warp = thread / 32;
+    const int lane = thread % 32;
+    const int row = warp * 16 + lane / 4;
+    float column[16];  // or factors
+    (kStrong ? gates.column : gates.factor).get(lane, column);
+    float shift[2] = {};
+    if constexpr (kStrong) {
+        shift[0] = gates.shift[row];
+        shift[1] = gates.shift[row + 8];
+    }
+    float add[2] = {};
+    if constexpr (Config::kSkip == Skip::kHead) {
+        add[0] = skip * gates.inverse[row];
+        add[1] = skip * gates.inverse[row + 8];
+    }
+    const int matrix_row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
+    const u32 tile_row = shared_address(to) + matrix_row * 128;
+    const int swizzle = lane / 16 ^ (matrix_row & 7);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        float a[8];
+#pragma unroll
+        for (int r = 0; r < 8; ++r) {
+            const float c = column[n * 4 + r / 4 * 2 + r % 2];
+            a[r] = scores[n * 8 + r] * (kStrong ? exp2_fast(shift[r / 2 % 2] - c) : c);
+        }
+        if (n == warp) {
+#pragma unroll
+            for (int r = 0; r < 8; ++r) {
+                const int i = lane / 4 + r / 2 % 2 * 8;
+                const int j = r / 4 * 8 + lane % 4 * 2 + r % 2;
+                if (j > i) a[r] = 0.f;
+                if (Config::kSkip == Skip::kHead && i == j) a[r] += add[r / 2 % 2];
+            }
+        }
+        if (n <= warp) {
+            store_matrices(tile_row + ((n * 2 ^ swizzle) << 4), pack_bf16(a[0], a[1]),
+                           pack_bf16(a[2], a[3]), pack_bf16(a[4], a[5]), pack_bf16(a[6], a[7]));
+        }
+    }
+}
+
+__device__ inline void scores_warpgroup(const Params& p, Storage& s) {
+    const Task& task = s.task;
+    const int thread = static_cast<int>(threadIdx.x) - Config::kMathThreads;
+    float skip[Config::kHeads] = {};
+    if constexpr (Config::kSkip == Skip::kHead) {
+#pragma unroll
+        for (int h = 0; h < Config::kHeads; ++h) {
+            const int head = task.head + min(h, task.heads - 1);
+            skip[h] = load_number(p.skip.data, head * p.skip.head_stride, p.skip.type);
+        }
+    }
+    if constexpr (!Config::kStateOnly) {
+        for (Slot& slot : s.slot) clear_rows(slot.scores[0], sizeof slot.scores, 0, thread);
+        named_barrier(kScoreBarrier, Config::kScoreThreads);
+    }
+    for (int chunk = task.first; chunk < task.end; ++chunk) {
+        const int i = chunk - task.first;
+        const int slot = i % Config::kSlots;
+        Stage& stage = s.stage[i % Config::kStages];
+        const HeadGates* gates = s.gates[i % Config::kStages];
+        const int valid = task.length - chunk * Config::kChunk;
+        s.stage_full[i % Config::kStages].wait(i / Config::kStages & 1);
+        if (valid < Config::kChunk) {
+            clear_rows(stage.k, sizeof stage.k, valid, thread);
+            clear_rows(stage.v[0], sizeof stage.v, valid, thread);
+        }
+        if constexpr (!Config::kStateOnly) {
+            float scores[32];
+            multiply_keys(stage, scores);
+            s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);
+            product_wait<0>();
+            keep(scores);
+#pragma unroll
+            for (int h = 0; h < Config::kHeads; ++h) {
+                unsigned char* to = s.slot[slot].scores[h];
+                if (gates[h].strong) {
+                    store_scores<true>(gates[h], scores, skip[h], to, thread);
+                } else {
+                    store_scores<false>(gates[h], scores, skip[h], to, thread);
+                }
+            }
+        } else {
+            s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);
+        }
+        fence_async_proxy();
+        __syncwarp();
+        if (thread % 32 == 0) s.slot_full[slot].arrive();
+    }
+}
+
+}  // namespace sluice::scalar

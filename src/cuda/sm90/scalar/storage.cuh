@@ -1,0 +1,160 @@
+// What the roles share: a block's shared memory, and what the block works on.
+#pragma once
+
+#include "sm90/scalar/config.cuh"
+#include "sm90/scalar/params.cuh"
+#include "tile/ptx.cuh"
+
+namespace sluice::scalar {
+
+using namespace tile;
+
+constexpr int kSharedBytes = 227 * 1024;  // of a block
+
+/// Named barriers; 0 is __syncthreads.
+enum NamedBarrier : u32 { kScoreBarrier = 1 };
+
+/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled.
+struct alignas(1024) Stage {
+    unsigned char k[Config::kKeyBytes];
+    unsigned char v[Config::kMathGroups][Config::kBoxBytes];
+    unsigned char q[Config::kStateOnly ? 1024 : Config::kKeyBytes];  // 1,024: never empty
+};
+
+/// A number per token, in the order of a product's columns: a thread has tokens 8 n + 2 q and the
+/// next one, q = lane % 4, for all n. They are neighbours here, and the four q are in different
+/// banks.
+struct alignas(16) Columns {
+    static constexpr int kStride = Config::kChunk / 4 + 4;
+    float number[4 * kStride];
+
+    __device__ void set(int pair, float2 x) {  // tokens 2 pair, 2 pair + 1
+        *reinterpret_cast<float2*>(number + pair % 4 * kStride + pair / 4 * 2) = x;
+    }
+    /// Four of the thread's: those of tokens [16 n, 16 n + 16), in order.
+    __device__ float4 four(int lane, int n) const {
+        return reinterpret_cast<const float4*>(number + lane % 4 * kStride)[n];
+    }
+    /// The thread's sixteen: token 8 n + 2 q + e at 2 n + e.
+    __device__ void get(int lane, float (&x)[16]) const {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            const float4 numbers = four(lane, n);
+            x[4 * n] = numbers.x;
+            x[4 * n + 1] = numbers.y;
+            x[4 * n + 2] = numbers.z;
+            x[4 * n + 3] = numbers.w;
+        }
+    }
+};
+
+/// Bits that factors of rows and columns may take apart (2^90 and its square root's worth of head
+/// room below float32's and bfloat16's 2^127).
+constexpr float kRange = 90.f;
+
+/// What a chunk's gates come to, for one head. b: bits decayed since the chunk began, a token's own
+/// decay included; w: the weight of its value.
+struct HeadGates {
+    Columns column;  // b - log2(w)
+    Columns factor;  // 2^-column: what scores are scaled by, if the chunk is not strong
+    Columns row;     // scale 2^max(b, -kRange): what all of a token's output is scaled by
+    Columns weight;  // w 2^(b_last - b): what a value adds to the leaving state
+    float
+        shift[Config::kChunk];  // min(b + kRange, 0): strong chunks' scores take 2^(shift - column)
+    float inverse[Config::kChunk];  // 1 / row
+    float decay;                    // 2^b_last
+    int strong;                     // b_last < -kRange
+};
+
+/// A chunk's decayed scores, rows of 64 columns (128 bytes, swizzled), on their way to math.
+struct alignas(1024) Slot {
+    unsigned char scores[Config::kHeads][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+};
+
+/// A math warpgroup's O of a chunk on its way out: 64 tokens x 64 values. With gated outputs the
+/// tile holds z until O is written over it.
+struct alignas(1024) Output {
+    unsigned char tile[Config::kOutputs][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+};
+
+/// What a block of threads works on.
+struct Task {
+    int sequence, key_head, head, heads;  // value heads [head, head + heads)
+    int value_tile, segment;
+    int batch;        // coordinate of the tensor maps
+    long long begin;  // first token of the sequence
+    int length;       // tokens of the sequence
+    int first, end;   // chunks of the segment
+    bool packed;
+};
+
+struct Storage {
+    Stage stage[Config::kStages];
+    Output output[Config::kMathGroups];
+    Slot slot[Config::kSlots];
+    HeadGates gates[Config::kStages][Config::kHeads];
+    Task task;
+    Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
+    Barrier slot_full[Config::kSlots], slot_empty[Config::kSlots];
+    Barrier output_full[Config::kMathGroups][Config::kOutputs];
+    Barrier output_empty[Config::kMathGroups][Config::kOutputs];  // gated outputs: z is there
+};
+static_assert(sizeof(Storage) <= kSharedBytes);
+
+__device__ inline long long load_index(const Indices& p, long long i) {
+    return p.is_64_bit ? static_cast<const long long*>(p.data)[i * p.stride]
+                       : static_cast<const int*>(p.data)[i * p.stride];
+}
+
+/// A number of a type known at run time: its bits, and what they mean.
+__device__ inline u32 load_bits(const void* data, long long i, int type) {
+    return type == kFloat32 ? static_cast<const u32*>(data)[i] : static_cast<const u16*>(data)[i];
+}
+__device__ inline float number_of(u32 bits, int type) {
+    if (type == kFloat32) return __uint_as_float(bits);
+    return type == kBFloat16 ? low_bf16(bits) : low_fp16(bits);
+}
+__device__ inline float load_number(const void* data, long long i, int type) {
+    return number_of(load_bits(data, i, type), type);
+}
+
+/// Segments that a launch has: the last one's own state is nobody's start.
+__device__ inline int launched_segments(const Params& p) {
+    return Config::kStateOnly ? p.segments - 1 : p.segments;
+}
+
+__device__ inline Task decode_task(const Params& p) {
+    Task task;
+    long long x = blockIdx.x;
+    const auto digit = [&](int base) {
+        const int d = static_cast<int>(x % base);
+        x /= base;
+        return d;
+    };
+    task.value_tile = digit(p.value_tiles);
+    task.segment = digit(launched_segments(p));
+    const int head = digit(p.head_blocks) * Config::kHeads;
+    task.heads = min(p.heads_per_key_head - head, Config::kHeads);
+    task.key_head = digit(p.heads / p.heads_per_key_head);
+    task.head = task.key_head * p.heads_per_key_head + head;
+    task.sequence = static_cast<int>(x);
+    task.packed = p.cu_seqlens.data != nullptr;
+    long long end = p.tokens;
+    task.begin = 0;
+    task.batch = task.sequence;
+    if (task.packed) {
+        // Clamped: offsets that nobody validated may give wrong numbers, not wrong accesses.
+        const auto clamp = [&](long long v) { return min(max(v, 0ll), (long long)p.tokens); };
+        task.begin = clamp(load_index(p.cu_seqlens, task.sequence));
+        end = clamp(load_index(p.cu_seqlens, task.sequence + 1));
+        task.batch = 0;
+    }
+    task.length = static_cast<int>(max(end - task.begin, 0ll));
+    const int chunks = (task.length + Config::kChunk - 1) / Config::kChunk;
+    const int per_segment = (chunks + p.segments - 1) / p.segments;
+    task.first = min(task.segment * per_segment, chunks);
+    task.end = min(task.first + per_segment, chunks);
+    return task;
+}
+
+}  // namespace sluice::scalar

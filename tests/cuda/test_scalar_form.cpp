@@ -1,0 +1,134 @@
+// Which specs the kernel for scalar decays recognises, by structure and not by name; and that its
+// kernels compile without a GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cuda/backend/scalar_form.hpp"
+#include "cuda/backend/scalar_kernel.hpp"
+#include "cuda/engine/compiler.hpp"
+#include "sluice/variants.hpp"
+
+namespace sluice::cuda {
+namespace {
+
+using Gate = ScalarForm::Gate;
+using Skip = ScalarForm::Skip;
+
+std::optional<ScalarForm> find(const Spec& spec) {
+    std::string why;
+    auto form = find_scalar_form(spec, &why);
+    EXPECT_EQ(form.has_value(), why.empty()) << why;
+    return form;
+}
+
+Spec mamba2(std::map<std::string, std::vector<std::int64_t>> tensors,
+            std::map<std::string, std::string> settings = {}) {
+    VariantRequest request;
+    request.tensors = std::move(tensors);
+    request.settings = std::move(settings);
+    return make_spec("mamba2", request);
+}
+
+TEST(ScalarForm, VariantsWithoutTimeSteps) {
+    EXPECT_EQ(find(make_spec("linear"))->gate, Gate::kNone);
+    EXPECT_EQ(find(make_spec("retention"))->gate, Gate::kConstant);
+    EXPECT_EQ(find(make_spec("lightning"))->gate, Gate::kConstant);
+    const auto simple = find(make_spec("simple_gla"));
+    EXPECT_EQ(simple->gate, Gate::kGiven);
+    EXPECT_EQ(simple->given, "g");
+    EXPECT_EQ(simple->v, "v");
+}
+
+TEST(ScalarForm, Mamba2) {
+    const auto plain = find(mamba2({}));
+    EXPECT_EQ(plain->gate, Gate::kTimeStep);
+    EXPECT_EQ(plain->q, "C");
+    EXPECT_EQ(plain->k, "B");
+    EXPECT_EQ(plain->v, "x");
+    EXPECT_EQ(plain->time, "dt");
+    EXPECT_EQ(plain->rate, "A");
+    EXPECT_TRUE(plain->softplus);
+    EXPECT_EQ(plain->bias, "");
+    EXPECT_EQ(plain->skip_kind, Skip::kNone);
+    EXPECT_EQ(plain->least_step, 0);
+    EXPECT_TRUE(std::isinf(plain->greatest_step));
+
+    const auto all = find(mamba2({{"dt_bias", {4}}, {"D", {4}}, {"z", {1, 8, 4, 64}}},
+                                 {{"dt_min", "0.001"}, {"dt_max", "0.1"}}));
+    EXPECT_EQ(all->bias, "dt_bias");
+    EXPECT_EQ(all->skip, "D");
+    EXPECT_EQ(all->skip_kind, Skip::kHead);
+    EXPECT_EQ(all->z, "z");
+    EXPECT_EQ(all->least_step, 0.001);
+    EXPECT_EQ(all->greatest_step, 0.1);
+
+    EXPECT_EQ(find(mamba2({{"D", {4, 64}}}))->skip_kind, Skip::kChannel);
+    EXPECT_FALSE(find(mamba2({}, {{"dt_softplus", "false"}}))->softplus);
+    EXPECT_FALSE(find(mamba2({}, {{"dt_softplus", "false"}, {"dt_min", "-1"}})).has_value());
+}
+
+TEST(ScalarForm, OrderAndNamesDoNotMatter) {
+    Spec spec = mamba2({{"D", {4}}, {"z", {1, 8, 4, 64}}});
+    spec.name = "mine";
+    const Expr step = softplus(Expr::input("dt"));
+    spec.v = Expr::input("x") * step;
+    // A formula of its own, not the node that v has; the rate as models store it.
+    spec.log_decay = -exp(Expr::input("A")) * softplus(Expr::input("dt"));
+    spec.output = silu(Expr::input("z")) * (Expr::input("x") * Expr::input("D") + Expr::input("o"));
+    const auto form = find(spec);
+    ASSERT_TRUE(form.has_value());
+    EXPECT_EQ(form->gate, Gate::kTimeStep);
+    EXPECT_TRUE(form->rate_is_log);
+    EXPECT_EQ(form->skip, "D");
+    EXPECT_EQ(form->z, "z");
+}
+
+TEST(ScalarForm, WhatIsRefused) {
+    for (const char* name : {"gla", "kda", "delta_rule", "gated_delta_rule"}) {
+        EXPECT_FALSE(find(make_spec(name)).has_value()) << name;
+    }
+    VariantRequest normalized;
+    normalized.settings = {{"normalize", "true"}};
+    EXPECT_FALSE(find(make_spec("linear", normalized)).has_value());
+    VariantRequest mapped;
+    mapped.settings = {{"feature_map", "elu1"}};
+    EXPECT_FALSE(find(make_spec("linear", mapped)).has_value());
+
+    Spec other_step = mamba2({});
+    other_step.log_decay = Expr::input("dt") * Expr::input("A");
+    EXPECT_FALSE(find(other_step).has_value());
+    Spec other_skip = mamba2({{"D", {4}}});
+    other_skip.output = Expr::input("o") + Expr::input("D") * Expr::input("o");
+    EXPECT_FALSE(find(other_skip).has_value());
+    Spec mapped_gate = make_spec("simple_gla");
+    mapped_gate.log_decay = -softplus(Expr::input("g"));
+    EXPECT_FALSE(find(mapped_gate).has_value());
+}
+
+TEST(ScalarForm, ConstantsByHead) {
+    const Spec spec = make_spec("retention");
+    const auto values = values_by_head(spec, *spec.log_decay, 4);
+    ASSERT_EQ(values.size(), 4U);
+    for (int head = 0; head < 4; ++head) {
+        EXPECT_NEAR(values[static_cast<std::size_t>(head)], std::log1p(-std::exp2(-5.0 - head)),
+                    1e-12);
+    }
+}
+
+TEST(ScalarKernel, CompilesWithoutPerformanceWarnings) {
+    const Compiler* compiler = find_compiler();
+    if (compiler == nullptr) GTEST_SKIP() << "no CUDA compiler";
+    for (const ScalarShape& shape : kScalarShapes) {
+        ScalarForm form;
+        form.gate = shape.heads == 2 ? Gate::kTimeStep : Gate::kGiven;
+        form.skip_kind = shape.keys == 128 ? Skip::kHead : Skip::kNone;
+        const KernelSource source = scalar_kernel(shape, form, shape.tiles == 2);
+        const Compiled compiled = compiler->compile(translation_unit(source));
+        EXPECT_TRUE(performance_warnings(compiled.log).empty()) << source.to_string();
+        EXPECT_LE(compiled.usage.spill_store_bytes, 32) << source.to_string();
+    }
+}
+
+}  // namespace
+}  // namespace sluice::cuda
