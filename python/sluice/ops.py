@@ -106,7 +106,8 @@ class CallOptions(TypedDict, total=False):
     compile: bool
     """Whether a CUDA kernel may be compiled by this call. Default: True."""
     stream: int
-    """CUDA stream handle. Default: the framework's current stream."""
+    """CUDA stream handle. Default: the framework's current stream. With PyTorch another one is
+    accepted where the caller gives ``out`` and every state: results would come from the current one."""
 
 
 def linear(

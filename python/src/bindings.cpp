@@ -101,7 +101,15 @@ Prepared prepare_call(const ffi::PackedArgs& args, DeclaredCall& call) {
     } else if (device.kind == DeviceKind::kCuda) {
         prepared.options.stream = TVMFFIEnvGetStream(kDLCUDA, device.index);
     }
-    for (const Output& output : call.outputs(*prepared.spec, prepared.arguments)) {
+    const std::vector<Output> outputs = call.outputs(*prepared.spec, prepared.arguments);
+    // Memory from the framework's allocator is ordered on its current stream: on another, a result
+    // could be handed out again while the kernel still writes it.
+    if (prepared.own_stream && device.kind == DeviceKind::kCuda && !outputs.empty() &&
+        prepared.options.stream != TVMFFIEnvGetStream(kDLCUDA, device.index)) {
+        throw Error(ErrorCode::kValue, "stream", "not the current stream",
+                    "the current stream, or out= and every state given by the caller");
+    }
+    for (const Output& output : outputs) {
         prepared.results.push_back(allocate(output.shape, to_dlpack(output.dtype), device));
         DeclaredCall::attach(prepared.arguments, output.name,
                              to_view(output.name, *prepared.results.back().GetDLTensorPtr()));

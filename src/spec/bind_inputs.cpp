@@ -109,7 +109,14 @@ void check_dims(const Dims& d) {
 void check_states(const Dims& d) { check_product("[N, HV, K, V]", {d.N, d.HV, d.K, d.V}); }
 
 void check_data(std::string_view name, const TensorView& view) {
-    if (view.data != nullptr || view.size() == 0) return;
+    if (view.size() == 0) return;
+    const std::size_t element = size_bytes(view.dtype);
+    if (reinterpret_cast<std::uintptr_t>(view.data) % element != 0) {
+        throw Error(
+            ErrorCode::kStride, std::string(name), fmt::format("memory at {}", view.data),
+            fmt::format("an address that is a multiple of the element's {} bytes", element));
+    }
+    if (view.data != nullptr) return;
     throw Error(ErrorCode::kValue, std::string(name), "null data",
                 fmt::format("memory of {} bytes",
                             view.size() * static_cast<std::int64_t>(size_bytes(view.dtype))));

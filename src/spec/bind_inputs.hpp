@@ -25,7 +25,7 @@ void bind_inputs(const Spec& spec, const NamedTensors& given, Problem& problem);
 [[nodiscard]] BoundInput bind_view(const std::string& name, const TensorView& view,
                                    std::span<const Axis> axes, const Dims& dims);
 
-/// Refuses a non-empty view without memory.
+/// Refuses a non-empty view without memory, or whose elements are not aligned.
 void check_data(std::string_view name, const TensorView& view);
 
 /// Refuses states, [N, HV, K, V], that no address space holds.

@@ -69,6 +69,7 @@ TEST(DriverAbi, FunctionsAreDeclaredAsInCudaH) {
     EXPECT_SAME_ABI(context_push, cuCtxPushCurrent);
     EXPECT_SAME_ABI(context_pop, cuCtxPopCurrent);
     EXPECT_SAME_ABI(context_synchronize, cuCtxSynchronize);
+    EXPECT_SAME_ABI(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
     EXPECT_SAME_ABI(module_load_data, cuModuleLoadData);
     EXPECT_SAME_ABI(module_unload, cuModuleUnload);
     EXPECT_SAME_ABI(module_get_function, cuModuleGetFunction);
@@ -105,6 +106,8 @@ TEST(DriverAbi, FunctionsAreDeclaredAsInCudaH) {
 TEST(DriverAbi, NumbersAreThoseOfCudaH) {
     const auto expect = [](auto ours, int theirs) { EXPECT_EQ(static_cast<int>(ours), theirs); };
     expect(kSuccess, CUDA_SUCCESS);
+    expect(kOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY);
+    expect(kCaptureModeRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
     expect(DeviceAttribute::kClockKhz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
     expect(DeviceAttribute::kMultiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     expect(DeviceAttribute::kL2Bytes, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);

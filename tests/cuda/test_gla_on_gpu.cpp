@@ -50,19 +50,23 @@ class GlaOnGpu : public testing::Test {
 // Alone, a sequence's two heads do not fill the GPU with tiles of 128 value channels: the planner
 // takes the kernel for 64. Among a hundred neighbours it takes the one for 128.
 TEST_F(GlaOnGpu, ASequenceHasTheSameBitsAloneAndAmongNeighboursInTheOtherKernel) {
-    std::vector<Plain> rows;
-    for (std::uint64_t n = 0; n < 100; ++n) {
-        const std::int64_t tokens = n % 3 == 0 ? 150 : n % 3 == 1 ? 64 : 1;
-        rows.push_back(problem({.B = 1, .T = tokens, .H = 1, .HV = 2, .K = 128, .V = 128}, n + 1));
+    for (const Gates gates : {Gates::kSpikes, Gates::kMild}) {
+        SCOPED_TRACE(static_cast<int>(gates));
+        std::vector<Plain> rows;
+        for (std::uint64_t n = 0; n < 100; ++n) {
+            const std::int64_t tokens = n == 0 ? 1000 : n % 3 == 0 ? 150 : n % 3 == 1 ? 64 : 1;
+            rows.push_back(
+                problem({.B = 1, .T = tokens, .H = 1, .HV = 2, .K = 128, .V = 128}, n + 1, gates));
+        }
+        const Plain together = packed(rows);
+        const Outputs all = run_gla(together, 128);
+        for (const std::int64_t n : {0, 1, 2, 51, 99}) {
+            expect_row(all, together, n, run_gla(rows[static_cast<std::size_t>(n)], 64));
+        }
+        // Among few, in its own.
+        const std::vector<Plain> few(rows.begin(), rows.begin() + 4);
+        expect_row(run_gla(packed(few), 64), packed(few), 3, run_gla(rows[3], 64));
     }
-    const Plain together = packed(rows);
-    const Outputs all = run_gla(together, 128);
-    for (const std::int64_t n : {0, 1, 2, 51, 99}) {
-        expect_row(all, together, n, run_gla(rows[static_cast<std::size_t>(n)], 64));
-    }
-    // Among few, in its own.
-    const std::vector<Plain> few(rows.begin(), rows.begin() + 4);
-    expect_row(run_gla(packed(few), 64), packed(few), 3, run_gla(rows[3], 64));
 }
 
 TEST_F(GlaOnGpu, ValueChannelsHaveTheSameBitsInAnyTile) {

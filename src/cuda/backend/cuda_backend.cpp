@@ -76,11 +76,12 @@ class Workspace {
         }
         const Result result =
             allocate(problem, static_cast<std::size_t>(plan.workspace_bytes), &owned_);
-        if (result != kSuccess) {
+        if (result == kOutOfMemory) {
             throw Error(ErrorCode::kMemory, "workspace",
                         fmt::format("{} bytes refused by the device", plan.workspace_bytes),
                         "a workspace of the caller's, or free device memory");
         }
+        check(result, "allocation of the workspace");
         data_ = reinterpret_cast<void*>(owned_);  // NOLINT: an address of the device
     }
     ~Workspace() {
@@ -127,10 +128,17 @@ class CudaBackend final : public Backend {
     }
 
     [[nodiscard]] Plan plan(const Problem& problem, const DeviceSpec& device) const override {
+        std::string passed_over;
         for (const Method* method : methods()) {
-            if (!method->supports(problem).ok) continue;
+            const Support support = method->supports(problem);
+            if (!support.ok) {
+                passed_over += fmt::format("{}not {}: {}", passed_over.empty() ? "" : "; ",
+                                           method->name(), support.reason);
+                continue;
+            }
             Plan plan = method->plan(problem, device);
             plan.backend = name();
+            plan.notice = std::move(passed_over);
             return plan;
         }
         throw Error(ErrorCode::kUnsupported, "backend", problem.to_string(),
@@ -141,7 +149,8 @@ class CudaBackend final : public Backend {
         const ContextScope scope(problem.device.index);
         Plan prepared = plan;
         if (method_of(plan).prepare(problem, plan, compile_policy(problem))) {
-            prepared.notice = fmt::format("compiled the kernel {}", plan.kernel);
+            prepared.notice += fmt::format("{}compiled the kernel {}",
+                                           prepared.notice.empty() ? "" : "; ", plan.kernel);
         }
         return prepared;
     }

@@ -24,16 +24,17 @@ constexpr int kChunk = 64;
 constexpr std::int64_t kLargestKeys = 128;
 constexpr std::int64_t kLargestValues = 512;
 constexpr int kMostSegments = 32;
+constexpr std::int64_t kMostBlocks = std::numeric_limits<int>::max();  // of a launch
 constexpr int kShapes = static_cast<int>(std::size(kGlaShapes));
 constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;  // as the kernel asserts
 
 // The model: what a chunk takes in each of kGlaShapes, measured (docs/kernels/gla.md).
 constexpr double kChunkUs[] = {2.73, 1.92, 1.30};
 constexpr double kStrongChunkUs[] = {8.6, 8.3, 4.0};  // gates that leave the range
-constexpr double kStateChunkUs[] = {1.7, 1.1, 0.9};    // the first launch of a split sequence
-constexpr double kLaunchUs = 8;                        // and until the first chunk is there
-constexpr double kSegmentUs = 0.6;                     // reading one earlier segment's state
-constexpr double kMemoryShare = 0.92;                  // of the copy rate that bulk copies reach
+constexpr double kStateChunkUs[] = {1.7, 1.1, 0.9};   // the first launch of a split sequence
+constexpr double kLaunchUs = 8;                       // and until the first chunk is there
+constexpr double kSegmentUs = 0.6;                    // reading one earlier segment's state
+constexpr double kMemoryShare = 0.92;                 // of the copy rate that bulk copies reach
 /// The planner takes one chunk in ten to be strong: it does not see the gates, and a plan that
 /// loses a little on mild ones may win much on strong ones.
 constexpr double kStrongShare = 0.1;
@@ -128,6 +129,9 @@ std::string refusal(const Problem& problem) {
     }
     if (d.T > std::numeric_limits<int>::max() - kChunk) return "T of 2^31 or more";
     if (d.B * d.T == 0) return "no tokens";
+    if (d.N * d.HV > kMostBlocks / ceil_div(d.V, 64)) {
+        return fmt::format("{} sequences x {} heads; fewer than 2^31 blocks of threads", d.N, d.HV);
+    }
     const Operands x = operands_of(problem);
     if (std::string why = refuse_types(problem, x); !why.empty()) return why;
     for (const BoundInput* input : {x.q, x.k}) {
@@ -179,7 +183,7 @@ Candidate score(const Dims& d, const DeviceSpec& device, double floor_us, int sh
     const auto chunks = static_cast<double>(ceil_div(chunks_of(d), segments));
     const auto rounds = [&](int of_shape, int of_segments) {
         return static_cast<double>(
-            ceil_div(blocks_of(d, of_shape) * of_segments, device.multiprocessors));
+            ceil_div(blocks_of(d, of_shape) * of_segments, std::max(device.multiprocessors, 1)));
     };
     Candidate c{.shape = shape, .segments = segments};
     c.us = kLaunchUs + rounds(shape, segments) * chunks * kChunkUs[shape];
@@ -207,6 +211,7 @@ Candidate choose(const Problem& problem, const DeviceSpec& device, double floor_
     for (int shape = 0; shape < kShapes; ++shape) {
         if (kGlaShapes[shape].keys != keys) continue;
         for (int segments = 1; segments <= most; ++segments) {
+            if (blocks_of(d, shape) * segments > kMostBlocks) break;
             const Candidate c = score(d, device, floor_us, shape, segments);
             if (c.score < best.score) best = c;
         }
@@ -237,6 +242,23 @@ std::int64_t segment_state_bytes(const Dims& d, const GlaShape& shape, int segme
 }
 std::int64_t segment_decay_bytes(const Dims& d, const GlaShape& shape, int segments) {
     return d.N * d.HV * segments * shape.keys * 4;
+}
+
+std::int64_t workspace_bytes(const Dims& d, const GlaShape& shape, int segments) {
+    if (segments == 1) return 0;
+    return segment_state_bytes(d, shape, segments) + segment_decay_bytes(d, shape, segments);
+}
+
+/// A plan of another problem would send the kernels outside its workspace.
+void require_plan_of(const Problem& problem, const Plan& plan) {
+    const GlaShape& shape = kGlaShapes[shape_of_plan(problem, plan)];
+    const bool ok = plan.segments >= 1 && plan.segments <= kMostSegments &&
+                    plan.workspace_bytes == workspace_bytes(problem.dims, shape, plan.segments);
+    if (ok) return;
+    throw Error(
+        ErrorCode::kValue, "plan",
+        fmt::format("{} segments, {} bytes of workspace", plan.segments, plan.workspace_bytes),
+        "a plan of this back end for this problem");
 }
 
 const char* input_name(DType dtype) { return dtype == DType::kBFloat16 ? "kBFloat16" : "kFloat16"; }
@@ -347,10 +369,7 @@ class GlaMethod final : public Method {
         plan.stages = operands_of(problem).g->dtype == DType::kFloat32 ? shape.stages_float32_gates
                                                                        : shape.stages;
         plan.tasks = d.N * d.HV * value_tiles(shape, d.V) * c.segments;
-        if (c.segments > 1) {
-            plan.workspace_bytes = segment_state_bytes(d, shape, c.segments) +
-                                   segment_decay_bytes(d, shape, c.segments);
-        }
+        plan.workspace_bytes = workspace_bytes(d, shape, c.segments);
         plan.predicted_us = c.us;
         return plan;
     }
@@ -368,6 +387,7 @@ class GlaMethod final : public Method {
     void run(const Problem& problem, const Plan& plan, CompilePolicy policy,
              void* workspace) const override {
         const Dims& d = problem.dims;
+        require_plan_of(problem, plan);
         const int shape = shape_of_plan(problem, plan);
         if (blocks_of(d, shape) == 0) return;
         // Both kernels before the first launch: nothing is half-written.
@@ -379,10 +399,6 @@ class GlaMethod final : public Method {
         const auto launch = [&](const Kernel& kernel, int of_shape, int segments,
                                 Kernel::Start start) {
             const std::int64_t grid = blocks_of(d, of_shape) * segments;
-            if (grid > std::numeric_limits<int>::max()) {
-                throw Error(ErrorCode::kShape, "N x HV", std::to_string(d.N * d.HV),
-                            "fewer than 2^31 blocks of threads");
-            }
             params.value_tiles = static_cast<int>(value_tiles(kGlaShapes[of_shape], d.V));
             kernel.launch({.x = static_cast<unsigned>(grid)},
                           static_cast<unsigned>(threads_of(kGlaShapes[of_shape])), kSharedBytes,

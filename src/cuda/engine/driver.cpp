@@ -117,6 +117,7 @@ DriverLibrary open_driver(const char* name) {
     library.bind(d.context_push, "cuCtxPushCurrent_v2");
     library.bind(d.context_pop, "cuCtxPopCurrent_v2");
     library.bind(d.context_synchronize, "cuCtxSynchronize");
+    library.bind(d.thread_exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
     library.bind(d.module_load_data, "cuModuleLoadData");
     library.bind(d.module_unload, "cuModuleUnload");
     library.bind(d.module_get_function, "cuModuleGetFunction");

@@ -14,6 +14,7 @@ namespace sluice::cuda {
 
 using Result = int;  // CUresult
 inline constexpr Result kSuccess = 0;
+inline constexpr Result kOutOfMemory = 2;
 
 using DeviceHandle = int;                    // CUdevice
 using DevicePointer = unsigned long long;    // CUdeviceptr
@@ -50,6 +51,8 @@ inline constexpr int kFillZero = 0;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventDisableTiming = 2;
+
+inline constexpr int kCaptureModeRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
 
 /// CUlaunchAttribute, as far as it is used here.
 struct LaunchAttribute {
@@ -106,6 +109,7 @@ struct Driver {
     Result (*context_pop)(Context* context);
     Result (*context_synchronize)();
 
+    Result (*thread_exchange_capture_mode)(int* mode);
     Result (*module_load_data)(Module* module, const void* image);
     Result (*module_unload)(Module module);
     Result (*module_get_function)(Function* function, Module module, const char* name);

@@ -9,6 +9,21 @@ namespace sluice::cuda {
 
 namespace {
 
+/// Lets this thread load a module while a stream is captured: loading touches no stream.
+class RelaxedCapture {
+  public:
+    explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
+        check(driver_.thread_exchange_capture_mode(&mode_), "cuThreadExchangeStreamCaptureMode");
+    }
+    ~RelaxedCapture() { driver_.thread_exchange_capture_mode(&mode_); }
+    RelaxedCapture(const RelaxedCapture&) = delete;
+    RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+  private:
+    const Driver& driver_;
+    int mode_ = kCaptureModeRelaxed;  // then the one it replaced
+};
+
 struct Entry {
     std::mutex mutex;
     std::unique_ptr<const Kernel> kernel;
@@ -32,6 +47,7 @@ Kernel::Kernel(int gpu_index, const std::string& cubin, const std::string& funct
     : gpu_index_(gpu_index), name_(function) {
     const ContextScope scope(gpu_index);
     const Driver& d = require_driver();
+    const RelaxedCapture relaxed(d);
     check(d.module_load_data(&module_, cubin.data()), "cuModuleLoadData of " + name_);
     try {
         check(d.module_get_function(&function_, module_, name_.c_str()),

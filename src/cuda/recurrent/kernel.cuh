@@ -393,6 +393,8 @@ __device__ inline long long next_checkpoint(const Params& p, const Task& task, l
     for (long long m = threadIdx.x % 32; m < p.checkpoint_count; m += 32) {
         if (read_index(p.checkpoint_sequences, m) != task.sequence) continue;
         const long long position = read_index(p.checkpoint_positions, m);
+        // As in every kernel: multiples of 64 only.
+        if (position % 64 != 0) continue;
         if (position >= from && position <= task.length && position < next) next = position;
     }
     for (int step = 16; step > 0; step /= 2) {

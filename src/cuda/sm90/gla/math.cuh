@@ -147,6 +147,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
         product_wait<0>();
         keep_state(state);
         if (!direct) scale_columns(decay, at.column(), state);
+        __syncwarp();  // the whole warp has read the slot
         if (thread % 32 == 0) {
             s.slot_empty[slot].arrive();
             s.stage_empty[stage].arrive();

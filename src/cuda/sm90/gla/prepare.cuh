@@ -66,19 +66,17 @@ struct Preparer {
                            r);
     }
 
-    /// The thread's gates of row `r`, in bits. Sums of gates are never subtracted from one another, so
-    /// -inf needs no care.
-    __device__ float2 gate(int stage, int r) const { return gate_at(gate_address(stage, r)); }
+    /// `sum` and the thread's gates at an address, in bits. Spelt as one multiply-add: the same sums have
+    /// the same bits wherever they are formed, whatever a compiler would contract. Sums of gates are
+    /// never subtracted from one another, so -inf needs no care.
+    __device__ static float2 add_gate(float2 sum, float2 g) {
+        return make_float2(fmaf(g.x, kLog2E, sum.x), fmaf(g.y, kLog2E, sum.y));
+    }
     __device__ static float2 gate_at(u32 at) {
-        float2 g;
-        if constexpr (Config::kGate == GateType::kFloat32) {
-            g = load_shared_pair(at);
-        } else {
-            const u32 x = load_shared(at);
-            g = Config::kGate == GateType::kBFloat16 ? make_float2(low_bf16(x), high_bf16(x))
-                                                     : make_float2(low_fp16(x), high_fp16(x));
-        }
-        return make_float2(g.x * kLog2E, g.y * kLog2E);
+        if constexpr (Config::kGate == GateType::kFloat32) return load_shared_pair(at);
+        const u32 x = load_shared(at);
+        return Config::kGate == GateType::kBFloat16 ? make_float2(low_bf16(x), high_bf16(x))
+                                                    : make_float2(low_fp16(x), high_fp16(x));
     }
 
     __device__ static float2 unpack(u32 x) {
@@ -122,7 +120,7 @@ struct GateSums {
         const u32 gates = me.gate_address(stage, 0);
 #pragma unroll
         for (int r = 0; r < Config::kBlock; ++r) {
-            last = last + Preparer::gate_at(row_address(opaque(gates), r));
+            last = Preparer::add_gate(last, Preparer::gate_at(row_address(opaque(gates), r)));
             if constexpr (Config::kKeepSums) running[r] = last;
         }
     }
@@ -210,7 +208,8 @@ __device__ inline void prepare_values(Storage& s, int stage, int valid, int thre
     }
 }
 
-/// q~ and k~ of the thread's rows, in place; `start` bits at the block's first row.
+/// q~ and k~ of the thread's rows, in place; `start` bits before the block's first row. Sums as in
+/// GateSums, whether they are kept or formed again.
 __device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
                                   const GateSums& sums) {
     constexpr int kBatch = 4;  // loads in flight before the first use
@@ -218,7 +217,7 @@ __device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
     // 16-bit gates share the keys' swizzled addresses.
     constexpr bool kShared = Config::kGate != GateType::kFloat32;
     const u32 gates = kShared ? 0 : opaque(me.gate_address(stage, 0));
-    float2 sum = start;
+    float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
     for (int first = 0; first < Config::kBlock; first += kBatch) {
         float2 b[kBatch];
@@ -230,8 +229,10 @@ __device__ inline void scale_rows(const Preparer& me, int stage, float2 start,
             if constexpr (Config::kKeepSums) {
                 b[r] = start + sums.running[first + r];
             } else {
-                b[r] = sum = sum + Preparer::gate_at(kShared ? at + Config::kGateOffset
-                                                             : row_address(gates, first + r));
+                sum = Preparer::add_gate(
+                    sum, Preparer::gate_at(kShared ? at + Config::kGateOffset
+                                                   : row_address(gates, first + r)));
+                b[r] = start + sum;
             }
             k[r] = load_shared(at);
             q[r] = load_shared(at + Config::kQueryOffset);
@@ -249,8 +250,8 @@ enum class Direction { kUp, kDown };
 
 /// Rows of the thread's block from tile `from` to tile `to`, times 2^sum. Up: the rows whose bit kHalf is
 /// set, each decayed from the row where that bit's run begins, itself included. Down: the other rows,
-/// each decayed to the end of its run, itself excluded. kHalf = 16: all rows, as one run. `start` bits
-/// come on top of the first run.
+/// each decayed to the end of its run, itself excluded. kHalf = 16: all rows, as one run, and `start` bits
+/// more; sums upwards as in GateSums.
 template <Direction kDirection, int kHalf>
 __device__ inline void decay_rows(const Preparer& me, int stage, const void* from, const void* to,
                                   float2 start) {
@@ -260,7 +261,7 @@ __device__ inline void decay_rows(const Preparer& me, int stage, const void* fro
     const u32 from_row = opaque(me.address(from, 0));
     const u32 to_row = opaque(me.address(to, 0));
     const u32 gate_row = opaque(me.gate_address(stage, 0));
-    float2 sum = start;
+    float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
     for (int first = 0; first < kCount; first += kBatch) {
         int row[kBatch];
@@ -280,12 +281,13 @@ __device__ inline void decay_rows(const Preparer& me, int stage, const void* fro
         for (int i = 0; i < kBatch; ++i) {
             const bool begins = row[i] % kHalf == (kUp ? 0 : kHalf - 1) && first + i > 0;
             if (begins) sum = make_float2(0.f, 0.f);
-            if (kUp) sum = sum + gate[i];
+            if (kUp) sum = Preparer::add_gate(sum, gate[i]);
+            const float2 bits = kHalf == Config::kBlock ? start + sum : sum;
             // Next to the middle nothing decays; fp16 still becomes bf16.
             const bool same = !kUp && kHalf < Config::kBlock && row[i] % kHalf == kHalf - 1 &&
                               Config::kInput == InputType::kBFloat16;
-            store_shared(row_address(to_row, row[i]), same ? x[i] : Preparer::scaled(x[i], sum));
-            if (!kUp) sum = sum + gate[i];
+            store_shared(row_address(to_row, row[i]), same ? x[i] : Preparer::scaled(x[i], bits));
+            if (!kUp) sum = Preparer::add_gate(sum, gate[i]);
         }
     }
 }
@@ -341,12 +343,14 @@ __device__ inline void write_level(const Preparer& me, int n, int stage, int h) 
 /// The scores of the rows before block `first`, as in a chunk that is not strong, bit for bit.
 __device__ inline void factored_scores(const Preparer& me, int n, int stage, int slot, int first) {
     unsigned char* tile = me.shared().level;
-    float2 sum = me.totals(n, 0, me.block);
+    const float2 start = me.totals(n, 0, me.block);
+    float2 sum = make_float2(0.f, 0.f);
 #pragma unroll 1
     for (int r = 0; r < Config::kBlock; ++r) {
-        sum = sum + me.gate(stage, r);
+        sum = Preparer::add_gate(sum, Preparer::gate_at(me.gate_address(stage, r)));
+        const float2 b = start + sum;
         const u32 key = load_shared(me.key_address(stage, r));
-        const u32 factored = Preparer::scaled(key, make_float2(-sum.x, -sum.y));
+        const u32 factored = Preparer::scaled(key, make_float2(-b.x, -b.y));
         store_shared(me.address(tile, r), me.block < first ? factored : 0);
     }
     fence_async_proxy();
