@@ -122,7 +122,6 @@ void bind_device_call(const Arguments& arguments, const Options& options, Proble
     problem.compile = options.compile;
     if (!arguments.workspace) return;
     const TensorView& view = *arguments.workspace;
-    check_data("workspace", view);
     if (view.device != problem.device || problem.device.kind != DeviceKind::kCuda) {
         throw Error(ErrorCode::kDevice, "workspace", to_string(view.device),
                     problem.device.kind == DeviceKind::kCuda
@@ -135,6 +134,7 @@ void bind_device_call(const Arguments& arguments, const Options& options, Proble
                     fmt::format("{} at {}", describe(view), view.data),
                     fmt::format("contiguous memory, aligned to {} bytes", kAlignment));
     }
+    check_data("workspace", view);
     problem.workspace = view.data;
     problem.workspace_bytes = view.size() * static_cast<std::int64_t>(size_bytes(view.dtype));
 }
