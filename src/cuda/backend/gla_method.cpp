@@ -49,13 +49,17 @@ std::int64_t value_tiles(const GlaShape& shape, std::int64_t values) {
     return ceil_div(values, 64 * shape.math_groups);
 }
 
-/// What a call needs of the problem, by name.
+/// The inputs by their part in the recurrence, of a spec whose operands are inputs as they are.
 struct Operands {
-    const BoundInput *q, *k, *v, *g;
+    const BoundInput &q, &k, &v, &g;
 };
 
-const BoundInput* bare(const Problem& problem, const Expr& e) {
-    return e.node().op == Op::kInput ? &problem.input(e.node().name) : nullptr;
+Operands operands_of(const Problem& problem) {
+    const auto input = [&](const Expr& e) -> const BoundInput& {
+        return problem.input(e.node().name);
+    };
+    const Spec& spec = problem.spec;
+    return {input(spec.q), input(spec.k), input(spec.v), input(*spec.log_decay)};
 }
 
 bool is_narrow(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
@@ -69,17 +73,17 @@ std::string refuse_operand(const BoundInput& x, std::initializer_list<Axis> axes
 }
 
 std::string refuse_types(const Problem& problem, const Operands& x) {
-    for (const BoundInput* input : {x.q, x.k, x.v}) {
-        if (!is_narrow(input->dtype) || input->dtype != x.q->dtype) {
+    for (const BoundInput* input : {&x.q, &x.k, &x.v}) {
+        if (!is_narrow(input->dtype) || input->dtype != x.q.dtype) {
             return fmt::format("{} is {}; q, k and v must all be bfloat16 or all float16",
                                input->name, to_string(input->dtype));
         }
     }
-    if (problem.o.dtype != x.q->dtype) {
+    if (problem.o.dtype != x.q.dtype) {
         return fmt::format("o is {}; it must be {} as q", to_string(problem.o.dtype),
-                           to_string(x.q->dtype));
+                           to_string(x.q.dtype));
     }
-    if (x.g->dtype == DType::kFloat64) return "g is float64; it must be 16 or 32 bits wide";
+    if (x.g.dtype == DType::kFloat64) return "g is float64; it must be 16 or 32 bits wide";
     for (const BoundState* state : {&problem.initial, &problem.final, &problem.checkpoints}) {
         if (*state && state->dtype == DType::kFloat64) return "states must not be float64";
     }
@@ -96,11 +100,6 @@ std::string refuse_state_strides(const Problem& problem) {
         if (4 * reach >= std::numeric_limits<int>::max()) return "a state's head spans 2^31 bytes";
     }
     return {};
-}
-
-Operands operands_of(const Problem& problem) {
-    return {bare(problem, problem.spec.q), bare(problem, problem.spec.k),
-            bare(problem, problem.spec.v), bare(problem, *problem.spec.log_decay)};
 }
 
 /// Why the kernel does not take the problem; empty: it does.
@@ -134,12 +133,12 @@ std::string refusal(const Problem& problem) {
     }
     const Operands x = operands_of(problem);
     if (std::string why = refuse_types(problem, x); !why.empty()) return why;
-    for (const BoundInput* input : {x.q, x.k}) {
+    for (const BoundInput* input : {&x.q, &x.k}) {
         std::string why = refuse_operand(*input, {Axis::kB, Axis::kT, Axis::kH, Axis::kK}, d);
         if (!why.empty()) return why;
     }
-    std::string why = refuse_operand(*x.v, {Axis::kB, Axis::kT, Axis::kHV, Axis::kV}, d);
-    if (why.empty()) why = refuse_operand(*x.g, {Axis::kB, Axis::kT, Axis::kHV, Axis::kK}, d);
+    std::string why = refuse_operand(x.v, {Axis::kB, Axis::kT, Axis::kHV, Axis::kV}, d);
+    if (why.empty()) why = refuse_operand(x.g, {Axis::kB, Axis::kT, Axis::kHV, Axis::kK}, d);
     if (why.empty()) why = refuse_tensor_map(problem.o, d);
     if (why.empty()) why = refuse_state_strides(problem);
     return why;
@@ -272,8 +271,8 @@ const Kernel& kernel_of(const Problem& problem, int shape, bool state_only, Comp
     constexpr int kGpus = 16;
     static std::atomic<const Kernel*> table[kGpus][kShapes][2][3][2];
     const Operands x = operands_of(problem);
-    const DType input = x.q->dtype;
-    const DType gate = x.g->dtype;
+    const DType input = x.q.dtype;
+    const DType gate = x.g.dtype;
     const int gate_index = gate == DType::kFloat32 ? 2 : gate == DType::kFloat16 ? 1 : 0;
     std::atomic<const Kernel*>* entry = nullptr;
     if (problem.device.index < kGpus) {
@@ -313,10 +312,10 @@ gla::Params make_params(const Problem& problem, const GlaShape& shape, int segme
     const Operands x = operands_of(problem);
     const auto& indices = problem.indices;
     gla::Params p{};
-    encode_tensor_map(&p.q, *x.q, d, kChunk);
-    encode_tensor_map(&p.k, *x.k, d, kChunk);
-    encode_tensor_map(&p.v, *x.v, d, kChunk);
-    encode_tensor_map(&p.g, *x.g, d, kChunk);
+    encode_tensor_map(&p.q, x.q, d, kChunk);
+    encode_tensor_map(&p.k, x.k, d, kChunk);
+    encode_tensor_map(&p.v, x.v, d, kChunk);
+    encode_tensor_map(&p.g, x.g, d, kChunk);
     encode_tensor_map(&p.o, problem.o, d, kChunk);
     p.cu_seqlens = indices_of(indices.cu_seqlens);
     p.initial = state_of(problem.initial, indices.read_slots);
@@ -366,8 +365,8 @@ class GlaMethod final : public Method {
         plan.block = 16;
         plan.value_tile = std::int64_t{64} * shape.math_groups;
         plan.segments = c.segments;
-        plan.stages = operands_of(problem).g->dtype == DType::kFloat32 ? shape.stages_float32_gates
-                                                                       : shape.stages;
+        plan.stages = operands_of(problem).g.dtype == DType::kFloat32 ? shape.stages_float32_gates
+                                                                      : shape.stages;
         plan.tasks = d.N * d.HV * value_tiles(shape, d.V) * c.segments;
         plan.workspace_bytes = workspace_bytes(d, shape, c.segments);
         plan.predicted_us = c.us;
