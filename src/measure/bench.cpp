@@ -153,11 +153,12 @@ double expected_seconds(const Record& predicted, const BenchLimits& limits) {
     const StoppingRule& rule = limits.rule;
     const double run = 1e-6 * predicted.predicted_us;
     // A GPU's inputs are one batch row, repeated.
-    const std::int64_t rows =
-        predicted.backend == "cuda" ? std::max<std::int64_t>(1, predicted.dims.B) : 1;
+    const double rows = predicted.backend == "cuda"
+                            ? static_cast<double>(std::max<std::int64_t>(1, predicted.dims.B))
+                            : 1;
     const double sampling = std::clamp(rule.min_runs * run, rule.min_seconds,
                                        std::max(rule.min_seconds, rule.max_seconds));
-    return run + sampling + static_cast<double>(predicted.io_bytes / rows) / kFillBytesPerS;
+    return run + sampling + static_cast<double>(predicted.io_bytes) / rows / kFillBytesPerS;
 }
 
 }  // namespace sluice::measure

@@ -97,8 +97,8 @@ double predicted_us(const Problem& problem, const Plan& plan, const DeviceSpec& 
     // The lengths of packed sequences are known to the device only: their mean stands for each.
     const double length = static_cast<double>(problem.dims.B * problem.dims.T) / sequences;
     const double instructions = instructions_per_token(problem);
-    const double warps = recurrent::kThreads / 32;
-    const double issue = static_cast<double>(plan.tasks) * length * warps * instructions /
+    constexpr int kWarps = recurrent::kThreads / 32;
+    const double issue = static_cast<double>(plan.tasks) * length * kWarps * instructions /
                          (multiprocessors * kWarpsPerCycle);
     const double waves =
         std::max(1.0, static_cast<double>(plan.tasks) / (multiprocessors * kBlocksAtATime));
