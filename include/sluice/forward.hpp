@@ -19,8 +19,8 @@ namespace sluice {
 [[nodiscard]] Plan plan(const Spec& spec, const Arguments& arguments, const Options& options,
                         Phase phase, const DeviceSpec& device);
 
-/// Makes ready what the call would otherwise do on its first run: on a CUDA device, compiles and loads
-/// its kernels (seconds, unless they were compiled ahead). Runs nothing and writes nothing.
+/// Makes ready what the call would otherwise do on its first run: on a CUDA device, compiles and
+/// loads its kernels (seconds, unless they were compiled ahead). Runs nothing and writes nothing.
 Plan prepare(const Spec& spec, const Arguments& arguments, const Options& options = {},
              Phase phase = Phase::kPrefill);
 

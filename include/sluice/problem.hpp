@@ -62,8 +62,8 @@ struct Arguments {
     std::optional<TensorView> cu_seqlens;
     StateArguments state;
     /// Tensors on a CUDA device only: memory of at least plan().workspace_bytes for the call's own
-    /// use, any dtype, contiguous, aligned to 256 bytes. Absent: allocated and freed in the stream's
-    /// order.
+    /// use, any dtype, contiguous, aligned to 256 bytes. Absent: allocated and freed in the
+    /// stream's order.
     std::optional<TensorView> workspace;
 };
 
@@ -101,8 +101,9 @@ struct Options {
 
     // CUDA devices only.
     void* stream = nullptr;  // cudaStream_t or CUstream that the work is put on; null: the default
-    /// A kernel that prepare() did not make ready may be compiled by the call that needs it (seconds;
-    /// Plan::notice says so). False, or while the stream is captured: Error(kUnsupported) instead.
+    /// A kernel that prepare() did not make ready may be compiled by the call that needs it
+    /// (seconds; Plan::notice says so). False, or while the stream is captured: Error(kUnsupported)
+    /// instead.
     bool compile = true;
 };
 

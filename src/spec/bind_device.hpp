@@ -1,5 +1,5 @@
-// bind() where index tensors are in device memory: their shapes and types are checked, their elements
-// are not read.
+// bind() where index tensors are in device memory: their shapes and types are checked, their
+// elements are not read.
 #pragma once
 
 #include "sluice/problem.hpp"
