@@ -46,6 +46,7 @@ int parse_and_run(int argc, char** argv) {
     CLI::App program{"Recurrent-state (\"linear\") attention: run it, verify it, measure it."};
     program.name("sluice");
     program.require_subcommand(1);
+    program.set_version_flag("--version", SLUICE_VERSION, "Print the version and exit");
     program.footer(
         "sluice COMMAND --help explains a command.\n"
         "Exit status: 0 success, 1 a check failed, 2 refused input or usage, or output lost.");

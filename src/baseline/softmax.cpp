@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/convert.hpp"
+#include "cpu/denormals.hpp"
 #include "sluice/error.hpp"
 
 namespace sluice::baseline {
@@ -202,6 +203,8 @@ void softmax_attention(const SoftmaxArguments& arguments, const SoftmaxOptions& 
     {
         // Else Eigen would split the products of a team of one over all cores, with other sums.
         omp_set_num_threads(1);
+        // Without AVX, Eigen's exponential of -inf is a denormal: every masked score would cost.
+        const cpu::FlushDenormals flush;
         try {
             Workspace workspace(d.K, d.V);
             // Late blocks see most keys: they go first, so that the last tasks are short.
