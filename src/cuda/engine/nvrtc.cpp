@@ -112,6 +112,12 @@ std::unique_ptr<const Compiler> open(const std::string& path) {
     int major = 0;
     int minor = 0;
     if (!library.problem().empty() || nvrtc.version(&major, &minor) != 0 || major < 12) return {};
+    // NVRTC opens this one by its bare name, which the loader finds in no folder of a Python
+    // package. Loaded before, it is found.
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    if (!folder.empty()) {
+        (void)SharedLibrary(folder / fmt::format("libnvrtc-builtins.so.{}.{}", major, minor));
+    }
     return std::make_unique<NvrtcCompiler>(nvrtc, fmt::format("NVRTC {}.{}", major, minor));
 }
 
