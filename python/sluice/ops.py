@@ -107,7 +107,7 @@ class CallOptions(TypedDict, total=False):
     """Whether a CUDA kernel may be compiled by this call. Default: True."""
     stream: int
     """CUDA stream handle. Default: the framework's current stream. With PyTorch another one is
-    accepted where the caller gives ``out`` and every state: results would come from the current one."""
+    accepted where the caller gives ``out`` and every state: results come from the current one."""
 
 
 def linear(
