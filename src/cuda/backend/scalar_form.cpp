@@ -236,6 +236,7 @@ std::optional<ScalarForm> find_scalar_form(const Spec& spec, std::string* why) {
 
 std::vector<double> values_by_head(const Spec& spec, const Expr& expr, int heads) {
     std::vector<double> values;
+    values.reserve(static_cast<std::size_t>(heads));
     for (int head = 0; head < heads; ++head) values.push_back(apply(spec, expr, head, heads));
     return values;
 }

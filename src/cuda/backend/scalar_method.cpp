@@ -49,7 +49,8 @@ std::int64_t blocks_of(const ScalarShape& shape, const Dims& d) {
 
 /// The form's inputs as they are bound; null: none.
 struct Operands {
-    const BoundInput *q, *k, *v, *z, *gate, *rate, *bias, *skip;
+    const BoundInput &q, &k, &v;
+    const BoundInput *z, *gate, *rate, *bias, *skip;
 };
 
 Operands operands_of(const Problem& problem, const ScalarForm& form) {
@@ -57,9 +58,9 @@ Operands operands_of(const Problem& problem, const ScalarForm& form) {
         return name.empty() ? nullptr : &problem.input(name);
     };
     const bool steps = form.gate == ScalarForm::Gate::kTimeStep;
-    return {find(form.q),
-            find(form.k),
-            find(form.v),
+    return {problem.input(form.q),
+            problem.input(form.k),
+            problem.input(form.v),
             find(form.z),
             find(steps ? form.time : form.given),
             find(form.rate),
@@ -82,11 +83,11 @@ std::string refuse_operand(const BoundInput& x, Axis head, Axis channel, const D
 
 std::string refuse_operands(const Problem& problem, const Operands& x) {
     const Dims& d = problem.dims;
-    for (const BoundInput* input : {x.q, x.k}) {
+    for (const BoundInput* input : {&x.q, &x.k}) {
         std::string why = refuse_operand(*input, Axis::kH, Axis::kK, d);
         if (!why.empty()) return why;
     }
-    for (const BoundInput* input : {x.v, x.z, &problem.o}) {
+    for (const BoundInput* input : {&x.v, x.z, &problem.o}) {
         if (input == nullptr) continue;
         std::string why = refuse_operand(*input, Axis::kHV, Axis::kV, d);
         if (!why.empty()) return why;
@@ -285,9 +286,9 @@ scalar::Params make_params(const Problem& problem, const ScalarForm& form, const
     const Operands x = operands_of(problem, form);
     const auto& indices = problem.indices;
     scalar::Params p{};
-    encode_tensor_map(&p.q, *x.q, d, kChunk);
-    encode_tensor_map(&p.k, *x.k, d, kChunk);
-    encode_tensor_map(&p.v, *x.v, d, kChunk);
+    encode_tensor_map(&p.q, x.q, d, kChunk);
+    encode_tensor_map(&p.k, x.k, d, kChunk);
+    encode_tensor_map(&p.v, x.v, d, kChunk);
     encode_tensor_map(&p.o, problem.o, d, kChunk);
     if (x.z != nullptr) encode_tensor_map(&p.z, *x.z, d, kChunk);
     p.cu_seqlens = indices_of(indices.cu_seqlens);
