@@ -40,6 +40,7 @@ wheel:
 
 tidy:
 	@scripts/tidy.sh
+	@scripts/python-tidy.sh
 
 format:
 	@scripts/format.sh

@@ -12,6 +12,8 @@ add_custom_command(
     COMMENT "Embedding the CUDA kernels' headers" VERBATIM)
 target_sources(sluice PRIVATE ${embedded_headers})
 target_link_libraries(sluice PRIVATE ${CMAKE_DL_LIBS})
+# What the host passes to kernels is declared in their headers, which include each other from here.
+target_include_directories(sluice PRIVATE ${cuda_root})
 
 set(SLUICE_CUBINS ${PROJECT_SOURCE_DIR}/data/cubins CACHE PATH
     "Folder of kernels compiled ahead (make cubins)")

@@ -6,5 +6,5 @@ cd "$(dirname "$0")/.."
 ensure_packages scripts/packages-dev.txt
 mode=(-i)
 [ "${1:-}" = --check ] && mode=(--dry-run --Werror)
-find include src cli tests examples tools -name '*.hpp' -o -name '*.cpp' | sort |
+find include src cli tests examples tools python/src -name '*.hpp' -o -name '*.cpp' | sort |
     xargs clang-format "${mode[@]}"

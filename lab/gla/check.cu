@@ -146,7 +146,7 @@ class Problem {
         params_.g = make_map(g, s.k, s.h, s.t, s.b);
         params_.o = make_map(o, s.v, s.h, s.t, s.b);
         params_.final = {state, (long long)s.b * s.h, (long long)s.h * s.k * s.v, (long long)s.k * s.v, s.v, 1,
-                         {}, sluice::gla::kStateFloat32};
+                         {}, sluice::sm90::kFloat32};
         params_.segment_state = segment_state_;
         params_.segment_decay = segment_decay_;
         params_.tokens = s.t;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds libsluice_call.so, what gla.py calls. Needs no GPU and no CUDA.
+# Builds libsluice_call.so, what the scripts beside it call. Needs no GPU and no CUDA.
 # Usage: build.sh [build directory]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

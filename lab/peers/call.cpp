@@ -1,37 +1,51 @@
-// Gated linear attention behind a C interface, for callers that hold raw pointers: gla.py beside
-// it.
+// Prefill behind a C interface, for callers that hold raw pointers: common.py beside it.
 //
 // Functions return null, or what was refused; the text lives until the thread's next call.
-#include <array>
+#include <cstdint>
 #include <exception>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "sluice/forward.hpp"
-#include "sluice/memory.hpp"
 #include "sluice/variants.hpp"
+
+extern "C" {
+
+/// Contiguous. All members are the caller's.
+struct SluiceTensor {
+    const char* name;
+    const char* dtype;  // "bfloat16", "float32", ...
+    void* data;
+    const std::int64_t* shape;
+    int rank;
+};
+
+/// A variant's forward pass over given tensors.
+struct SluiceCall {
+    sluice::Spec spec;
+    sluice::Arguments arguments;
+    sluice::Options options;
+};
+
+}  // extern "C"
 
 namespace {
 
 using namespace sluice;
 
-/// q, k, g: [B, T, H, K]; v, o: [B, T, H, V]; all bfloat16 and contiguous.
-Arguments arguments_of(void* q, void* k, void* v, void* g, void* o, const Dims& d, int gpu) {
-    const Device device{DeviceKind::kCuda, gpu};
-    const std::array keys = {d.B, d.T, d.H, d.K};
-    const std::array values = {d.B, d.T, d.H, d.V};
-    const auto view = [&](void* data, const std::array<std::int64_t, 4>& shape) {
-        return TensorView(data, DType::kBFloat16, shape, device);
-    };
-    Arguments arguments;
-    arguments.inputs = {
-        {"q", view(q, keys)}, {"k", view(k, keys)}, {"v", view(v, values)}, {"g", view(g, keys)}};
-    arguments.o = view(o, values);
-    return arguments;
+std::span<const std::int64_t> shape_of(const SluiceTensor& tensor) {
+    return {tensor.shape, static_cast<std::size_t>(tensor.rank)};
 }
 
-const Spec& gla() {
-    static const Spec kSpec = make_spec("gla");
-    return kSpec;
+/// The variant's form that has these tensors.
+Spec spec_of(const char* variant, std::span<const SluiceTensor> inputs) {
+    VariantRequest request;
+    for (const SluiceTensor& tensor : inputs) {
+        const auto shape = shape_of(tensor);
+        request.tensors[tensor.name].assign(shape.begin(), shape.end());
+    }
+    return make_spec(variant, request);
 }
 
 /// Runs `call` and turns what it throws into text.
@@ -51,35 +65,49 @@ const char* guarded(F&& call) noexcept {
 
 }  // namespace
 
-extern "C" {
+#define SLUICE_EXPORT extern "C" __attribute__((visibility("default")))
 
-/// Puts the work on `stream` of GPU `gpu` and returns.
-__attribute__((visibility("default"))) const char* sluice_gla(void* q, void* k, void* v, void* g,
-                                                              void* o, std::int64_t B,
-                                                              std::int64_t T, std::int64_t H,
-                                                              std::int64_t K, std::int64_t V,
-                                                              int gpu, void* stream) {
+/// `inputs` by the variant's names. GPU `gpu` and its stream `stream`; gpu < 0: this CPU. The
+/// tensors' memory outlives *call, which sluice_call_delete() ends.
+SLUICE_EXPORT const char* sluice_call_new(const char* variant, const SluiceTensor* inputs,
+                                          int count, const SluiceTensor* o, int gpu, void* stream,
+                                          SluiceCall** call) {
     return guarded([&] {
-        Options options;
-        options.stream = stream;
-        const Dims dims{.B = B, .T = T, .H = H, .HV = H, .K = K, .V = V, .N = B};
-        (void)forward(gla(), arguments_of(q, k, v, g, o, dims, gpu), options);
+        const std::span given(inputs, static_cast<std::size_t>(count));
+        const Device device = gpu < 0 ? Device{} : Device{DeviceKind::kCuda, gpu};
+        const auto view = [&](const SluiceTensor& tensor) {
+            return TensorView(tensor.data, parse_dtype(tensor.dtype), shape_of(tensor), device);
+        };
+        SluiceCall made{.spec = spec_of(variant, given), .arguments = {}, .options = {}};
+        for (const SluiceTensor& tensor : given) {
+            made.arguments.inputs.emplace_back(tensor.name, view(tensor));
+        }
+        made.arguments.o = view(*o);
+        made.options.stream = stream;
+        *call = new SluiceCall(std::move(made));
     });
 }
 
-/// What sluice_gla() would run: the kernel's name (room for 32 characters), the parts that a
+SLUICE_EXPORT void sluice_call_delete(SluiceCall* call) { delete call; }
+
+/// Puts the work on the stream and returns.
+SLUICE_EXPORT const char* sluice_call_run(const SluiceCall* call) {
+    return guarded([&] { (void)forward(call->spec, call->arguments, call->options); });
+}
+
+/// Compiles and loads what sluice_call_run() launches.
+SLUICE_EXPORT const char* sluice_call_prepare(const SluiceCall* call) {
+    return guarded([&] { (void)prepare(call->spec, call->arguments, call->options); });
+}
+
+/// What sluice_call_run() runs: the kernel's name (room for 32 characters), the parts that a
 /// sequence is split into, and the bytes of memory beyond inputs and outputs.
-__attribute__((visibility("default"))) const char* sluice_gla_plan(
-    void* q, void* k, void* v, void* g, void* o, std::int64_t B, std::int64_t T, std::int64_t H,
-    std::int64_t K, std::int64_t V, int gpu, char* kernel, int* segments,
-    std::int64_t* workspace_bytes) {
+SLUICE_EXPORT const char* sluice_call_plan(const SluiceCall* call, char* kernel, int* segments,
+                                           std::int64_t* workspace_bytes) {
     return guarded([&] {
-        const Dims dims{.B = B, .T = T, .H = H, .HV = H, .K = K, .V = V, .N = B};
-        const Plan planned = plan(gla(), arguments_of(q, k, v, g, o, dims, gpu));
+        const Plan planned = plan(call->spec, call->arguments, call->options);
         kernel[planned.kernel.copy(kernel, 31)] = '\0';
         *segments = planned.segments;
         *workspace_bytes = planned.workspace_bytes;
     });
 }
-
-}  // extern "C"

@@ -452,6 +452,11 @@ int main(int argc, char** argv) {
         {"given", 1, 4096, 16, 16, 128, 128, 8},
         {"given_narrow", 1, 16384, 16, 16, 128, 128, 4},
         {"given_narrow", 1, 4096, 16, 16, 128, 128, 4},
+        // Fixed costs: a chunk a segment.
+        {"mamba2", 1, 64, 64, 1, 128, 64},
+        {"mamba2", 1, 256, 64, 1, 128, 64, 4},
+        {"given", 1, 64, 16, 16, 128, 128},
+        {"given", 1, 512, 16, 16, 128, 128, 8},
     };
     for (const Case& c : large) {
         const auto kernel = kernels.find(c.kernel);

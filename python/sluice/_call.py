@@ -47,6 +47,9 @@ _TWICE = {"state": ("initial_state", "final_state"), "slots": ("read_slots", "wr
 TENSORS = READ | WRITTEN | set(_TWICE)
 KEYWORDS = TENSORS | OPTIONS | {"scale", "output_final_state", "stream"}
 
+# Of a declaration's items. All of it is one line: torch.compile writes it into comments of code.
+SEPARATOR = ";"
+
 # A normalised state comes as (state, key sum).
 _KEY_SUM = {"initial_state": "initial_key_sum", "final_state": "final_key_sum"}
 
@@ -73,21 +76,21 @@ class Request(NamedTuple):
     stream: int | None
 
 
-def _line(key: str, value: Any) -> str:
+def _item(key: str, value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    if "\n" in text:
-        raise Error("value", key.partition(".")[2], repr(text), "one line")
+    if SEPARATOR in text or not text.isprintable():
+        raise Error("value", key.partition(".")[2], repr(text), f"printable, without {SEPARATOR}")
     return f"{key}={text}"
 
 
 def text_of(form: Form) -> str:
     """The declaration of a form (python/src/declared_call.hpp)."""
-    lines = [f"phase={form.phase}", f"variant={form.variant}"]
-    lines += [_line(f"setting.{name}", value) for name, value in form.settings]
-    lines += [_line(f"option.{name}", value) for name, value in form.options]
-    lines += [f"tensor={name}" for name in form.read + form.written]
-    lines += [f"result={name}" for name in form.results]
-    return "\n".join(lines)
+    items = [f"phase={form.phase}", f"variant={form.variant}"]
+    items += [_item(f"setting.{name}", value) for name, value in form.settings]
+    items += [_item(f"option.{name}", value) for name, value in form.options]
+    items += [f"tensor={name}" for name in form.read + form.written]
+    items += [f"result={name}" for name in form.results]
+    return SEPARATOR.join(items)
 
 
 @functools.cache
@@ -114,9 +117,9 @@ def _refuse_keyword(name: str, variant: str, value: Any) -> None:
     raise Error("surplus", name, type(value).__name__, accepted)
 
 
-def _pairs_apart(name: str, value: Any) -> list[tuple[str, Any]]:
-    """A state argument as it crosses: a pair is a state and its key sum."""
-    if type(value) is not tuple or name not in _KEY_SUM:
+def _pairs_apart(name: str, value: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    """A tuple that is given for a state: a state and its key sum."""
+    if name not in _KEY_SUM:
         return [(name, value)]
     if len(value) != 2:
         raise Error("value", name, f"{len(value)} arrays", "an array, or (state, key_sum)")
@@ -146,7 +149,8 @@ def request_of(
             options.append((keyword, given))
         elif keyword in TENSORS:
             for twin in _TWICE.get(keyword, (keyword,)):
-                for name, value in _pairs_apart(twin, given):
+                pairs = _pairs_apart(twin, given) if type(given) is tuple else ((twin, given),)
+                for name, value in pairs:
                     if name in WRITTEN:
                         written_names.append(name)
                         written.append(value)
@@ -224,16 +228,28 @@ def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
     return _run_arrays
 
 
-def execute(request: Request) -> dict[str, Any]:
-    """Runs a call. The results and the arrays written, by name."""
+def execute(request: Request) -> list[Any]:
+    """Runs a call. Its results, then the arrays of the caller's that it wrote."""
     kind = type(request.read[0])
     if kind not in _runners:
         _runners[kind] = _runner_of(kind)
+    return _runners[kind](request) + request.written
+
+
+def execute_by_name(request: Request) -> dict[str, Any]:
+    """The same, by name."""
     form = request.form
-    made = dict(zip(form.results, _runners[kind](request), strict=True))
-    if form.written:
-        made.update(zip(form.written, request.written, strict=True))
-    return made
+    return dict(zip(form.results + form.written, execute(request), strict=True))
+
+
+@functools.cache
+def _places(form: Form) -> tuple[int, int | None, int | None]:
+    """Where output, final state and key sum are in what execute() returns."""
+    names = form.results + form.written
+    state, key_sum = (
+        names.index(name) if name in names else None for name in ("final_state", "final_key_sum")
+    )
+    return names.index("out"), state, key_sum
 
 
 def run(
@@ -244,6 +260,9 @@ def run(
     keywords: Mapping[str, object],
 ) -> tuple[Any, Any]:
     """``(o, final_state)``; ``final_state`` is ``None`` where nobody asked for it."""
-    made = execute(request_of(phase, variant, inputs, settings, keywords))
-    state, key_sum = made.get("final_state"), made.get("final_key_sum")
-    return made["out"], state if key_sum is None else (state, key_sum)
+    request = request_of(phase, variant, inputs, settings, keywords)
+    made = execute(request)
+    out, state, key_sum = _places(request.form)
+    if state is None:
+        return made[out], None
+    return made[out], made[state] if key_sum is None else (made[state], made[key_sum])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._call import READ, WRITTEN, Request, number_of, results_of, text_of
+from ._call import READ, SEPARATOR, WRITTEN, Request, number_of, results_of, text_of
 from ._error import Error
 from ._native import checked, declare, native
 
@@ -80,9 +80,9 @@ def _run_into(
 
 def _fake_run(text: str, scale: float | None, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """The results' shapes and dtypes, as the library's infer_dims() finds them."""
-    lines = [line.split("=", 1) for line in text.split("\n")]
-    value = {key: text for key, text in lines if key not in ("tensor", "result")}
-    names = [name for key, name in lines if key == "tensor"]
+    items = [item.split("=", 1) for item in text.split(SEPARATOR)]
+    value = {key: text for key, text in items if key not in ("tensor", "result")}
+    names = [name for key, name in items if key == "tensor"]
     tensor = dict(zip(names, inputs, strict=False))  # those written come after the inputs
     v = tensor["v"] if "v" in tensor else tensor["x"]
     k = tensor["k"] if "k" in tensor else tensor["B"]
@@ -101,7 +101,7 @@ def _fake_run(text: str, scale: float | None, inputs: list[torch.Tensor]) -> lis
         "final_state": lambda: v.new_empty((sequences, heads, *state), dtype=dtype),
         "final_key_sum": lambda: v.new_empty((sequences, heads, k.shape[-1]), dtype=dtype),
     }
-    return [made[name]() for key, name in lines if key == "result"]
+    return [made[name]() for key, name in items if key == "result"]
 
 
 def _fake_run_into(

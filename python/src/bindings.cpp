@@ -80,6 +80,7 @@ ffi::Tensor allocate(std::span<const std::int64_t> shape, DLDataType dtype, cons
 }
 
 struct Prepared {
+    std::vector<TensorView> views;
     std::shared_ptr<const Spec> spec;
     Arguments arguments;
     Options options;
@@ -89,7 +90,8 @@ struct Prepared {
 
 Prepared prepare_call(const ffi::PackedArgs& args, DeclaredCall& call) {
     Prepared prepared;
-    const std::vector<TensorView> views = views_of(args, kLeading, call.slots());
+    prepared.views = views_of(args, kLeading, call.slots());
+    const std::vector<TensorView>& views = prepared.views;
     prepared.spec = call.spec(views);
     prepared.arguments = call.arguments(views);
     prepared.options = call.options();
@@ -117,38 +119,52 @@ Prepared prepare_call(const ffi::PackedArgs& args, DeclaredCall& call) {
     return prepared;
 }
 
+/// What runs the problem, ready to: chosen again only where the tensors differ from the last
+/// call's.
+std::shared_ptr<const Choice> choose(const Problem& problem, const Prepared& prepared,
+                                     DeclaredCall& call) {
+    std::shared_ptr<const Choice> choice = call.remembered(prepared.views);
+    if (choice != nullptr) return choice;
+    const Backend& backend = select_backend(problem, prepared.options.backend);
+    const Plan plan = backend.plan(problem, nominal_device(problem.device));
+    choice = std::make_shared<const Choice>(Choice{&backend, backend.prepare(problem, plan)});
+    call.remember(prepared.views, choice);
+    return choice;
+}
+
 /// Binds, plans and runs once. A workspace that the caller did not bring comes from its framework's
 /// allocator, whose order is the current stream's: freed on return, it is reused after the kernels.
-Plan run(Prepared& call, Phase phase, bool has_workspace) {
-    Problem problem = bind(*call.spec, call.arguments, call.options, phase);
-    const Backend& backend = select_backend(problem, call.options.backend);
-    Plan plan = backend.plan(problem, nominal_device(problem.device));
+std::shared_ptr<const Choice> run(const Prepared& prepared, DeclaredCall& call) {
+    Problem problem = bind(*prepared.spec, prepared.arguments, prepared.options, call.phase());
+    std::shared_ptr<const Choice> choice = choose(problem, prepared, call);
+    const Plan& plan = choice->plan;
     ffi::Tensor workspace;
-    if (problem.device.kind == DeviceKind::kCuda && plan.workspace_bytes > 0 && !has_workspace &&
-        !call.own_stream) {
+    if (problem.device.kind == DeviceKind::kCuda && plan.workspace_bytes > 0 &&
+        !call.has_workspace() && !prepared.own_stream) {
         workspace = allocate(std::array{plan.workspace_bytes}, {kDLUInt, 8, 1}, problem.device);
         problem.workspace = workspace.data_ptr();
         problem.workspace_bytes = plan.workspace_bytes;
     }
-    plan = backend.prepare(problem, plan);
-    backend.run(problem, plan);
-    return plan;
+    choice->backend->run(problem, plan);
+    return choice;
 }
 
 /// Values are checked by forward() and step() only.
-Plan run_validated(const Prepared& call, Phase phase) {
-    return phase == Phase::kPrefill ? forward(*call.spec, call.arguments, call.options)
-                                    : step(*call.spec, call.arguments, call.options);
+std::shared_ptr<const Choice> run_validated(const Prepared& prepared, Phase phase) {
+    auto* const runner = phase == Phase::kPrefill ? &forward : &step;
+    return std::make_shared<const Choice>(
+        Choice{nullptr, runner(*prepared.spec, prepared.arguments, prepared.options)});
 }
 
 /// (number, scale or None, stream or None, tensors…) → the results: none, the only one, or a list.
 ffi::Any call(const ffi::PackedArgs& args) {
     DeclaredCall& call = declared(args[0].cast<std::int64_t>());
     Prepared prepared = prepare_call(args, call);
-    const Plan plan = prepared.options.validate ? run_validated(prepared, call.phase())
-                                                : run(prepared, call.phase(), call.has_workspace());
+    const std::shared_ptr<const Choice> choice =
+        prepared.options.validate ? run_validated(prepared, call.phase()) : run(prepared, call);
     std::vector<ffi::Any> results(prepared.results.begin(), prepared.results.end());
     if (call.reports()) {
+        const Plan& plan = choice->plan;
         results.emplace_back(
             ffi::String(plan.backend + " " + plan.kernel + " " + to_string(plan.precision)));
     }

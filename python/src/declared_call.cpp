@@ -30,6 +30,28 @@ constexpr StateSlot kStateSlots[] = {
     {"final_key_sum", &StateArguments::final_key_sum},
 };
 
+/// What a plan may depend on in tensors on GPUs; empty if one is elsewhere.
+std::vector<std::int64_t> likeness_of(std::span<const TensorView> views) {
+    constexpr std::uintptr_t kAlignment = 128;
+    const auto on_gpu = [](const TensorView& view) {
+        return view.device.kind == DeviceKind::kCuda;
+    };
+    if (!std::all_of(views.begin(), views.end(), on_gpu)) return {};
+    std::vector<std::int64_t> likeness;
+    likeness.reserve(views.size() * (4 + 2 * kMaxRank));
+    for (const TensorView& view : views) {
+        const auto address = reinterpret_cast<std::uintptr_t>(view.data);  // NOLINT: its last bits
+        likeness.push_back(view.device.index);
+        likeness.push_back(static_cast<std::int64_t>(view.dtype));
+        likeness.push_back(static_cast<std::int64_t>(address % kAlignment));
+        likeness.push_back(view.rank);
+        likeness.insert(likeness.end(), view.extents.begin(), view.extents.begin() + view.rank);
+        likeness.insert(likeness.end(), view.stride_elements.begin(),
+                        view.stride_elements.begin() + view.rank);
+    }
+    return likeness;
+}
+
 /// `text` is "name" or "name:bfloat16".
 Slot make_slot(std::string_view text) {
     using Kind = Slot::Kind;
@@ -76,14 +98,14 @@ StateLayout parse_layout(const std::string& text) {
 
 DeclaredCall::DeclaredCall(std::string_view text) {
     while (!text.empty()) {
-        const std::string_view line = text.substr(0, text.find('\n'));
-        text.remove_prefix(std::min(line.size() + 1, text.size()));
-        const std::size_t split = line.find('=');
-        read_line(line.substr(0, split), std::string(line.substr(split + 1)));
+        const std::string_view item = text.substr(0, text.find(';'));
+        text.remove_prefix(std::min(item.size() + 1, text.size()));
+        const std::size_t split = item.find('=');
+        read_item(item.substr(0, split), std::string(item.substr(split + 1)));
     }
 }
 
-void DeclaredCall::read_line(std::string_view key, std::string value) {
+void DeclaredCall::read_item(std::string_view key, std::string value) {
     constexpr std::string_view kSetting = "setting.", kOption = "option.";
     if (key == "phase") {
         phase_ = parse_phase(value);
@@ -195,6 +217,21 @@ std::vector<Output> DeclaredCall::outputs(const Spec& spec, const Arguments& arg
         }
     }
     return outputs;
+}
+
+std::shared_ptr<const Choice> DeclaredCall::remembered(std::span<const TensorView> views) {
+    const std::vector<std::int64_t> likeness = likeness_of(views);
+    if (likeness.empty()) return nullptr;
+    const std::lock_guard lock(mutex_);
+    return likeness == likeness_ ? choice_ : nullptr;
+}
+
+void DeclaredCall::remember(std::span<const TensorView> views,
+                            std::shared_ptr<const Choice> choice) {
+    std::vector<std::int64_t> likeness = likeness_of(views);
+    const std::lock_guard lock(mutex_);
+    likeness_ = std::move(likeness);
+    choice_ = std::move(choice);
 }
 
 void DeclaredCall::attach(Arguments& arguments, const std::string& name, const TensorView& view) {

@@ -33,11 +33,18 @@ struct Output {
     std::vector<std::int64_t> shape;
 };
 
+/// A back end and what it does with a problem.
+struct Choice {
+    const Backend* backend = nullptr;
+    Plan plan;
+};
+
 class DeclaredCall {
   public:
-    /// Lines "key=value": phase, variant, setting.<name>, option.<name>, tensor (a name, in the
-    /// order of the call's tensors; "name:bfloat16" where 16-bit integers stand for bfloat16),
-    /// result (a name, in the order of the results; "ran", last, for the text of what ran).
+    /// Items "key=value", parted by semicolons: phase, variant, setting.<name>, option.<name>,
+    /// tensor (a name, in the order of the call's tensors; "name:bfloat16" where 16-bit integers
+    /// stand for bfloat16), result (a name, in the order of the results; "ran", last, for the text
+    /// of what ran).
     explicit DeclaredCall(std::string_view text);
 
     [[nodiscard]] Phase phase() const noexcept { return phase_; }
@@ -52,11 +59,16 @@ class DeclaredCall {
     [[nodiscard]] Arguments arguments(std::span<const TensorView> views) const;
     /// The results, as these arguments make them.
     [[nodiscard]] std::vector<Output> outputs(const Spec& spec, const Arguments& arguments) const;
+    /// The choice of the call before, where tensors of the same devices, dtypes, shapes, strides
+    /// and alignment made it; else null. Only for tensors on a GPU: a plan for the CPU also depends
+    /// on what index tensors hold.
+    [[nodiscard]] std::shared_ptr<const Choice> remembered(std::span<const TensorView> views);
+    void remember(std::span<const TensorView> views, std::shared_ptr<const Choice> choice);
     /// Gives `arguments` the memory of the result `name`.
     static void attach(Arguments& arguments, const std::string& name, const TensorView& view);
 
   private:
-    void read_line(std::string_view key, std::string value);
+    void read_item(std::string_view key, std::string value);
     void read_option(const std::string& name, const std::string& value);
 
     Phase phase_ = Phase::kPrefill;
@@ -69,6 +81,8 @@ class DeclaredCall {
     bool reports_ = false;
     /// By the ranks of the inputs: what a variant's form may depend on besides their names.
     std::map<std::vector<int>, std::shared_ptr<const Spec>> specs_;
+    std::vector<std::int64_t> likeness_;  // of the tensors that made choice_
+    std::shared_ptr<const Choice> choice_;
     std::mutex mutex_;
 };
 

@@ -9,16 +9,16 @@ namespace sluice::python {
 namespace {
 
 struct TypePair {
-    DType ours;
     DLDataTypeCode code;
     std::uint8_t bits;
+    DType ours;
 };
 
 constexpr TypePair kTypes[] = {
-    {DType::kFloat64, kDLFloat, 64},   {DType::kFloat32, kDLFloat, 32},
-    {DType::kBFloat16, kDLBfloat, 16}, {DType::kFloat16, kDLFloat, 16},
-    {DType::kInt64, kDLInt, 64},       {DType::kInt32, kDLInt, 32},
-    {DType::kBool, kDLBool, 8},
+    {kDLFloat, 64, DType::kFloat64},   {kDLFloat, 32, DType::kFloat32},
+    {kDLBfloat, 16, DType::kBFloat16}, {kDLFloat, 16, DType::kFloat16},
+    {kDLInt, 64, DType::kInt64},       {kDLInt, 32, DType::kInt32},
+    {kDLBool, 8, DType::kBool},
 };
 
 DType to_dtype(const std::string& name, const DLDataType& dtype) {

@@ -1,63 +1,72 @@
-"""Microseconds from an eager decode call with torch tensors to its launch (no test; run it).
+"""Microseconds from an eager call with torch tensors to its launch (no test; run it).
 
     python python/tests/call_overhead.py [cpu|cuda]
 
-Parts: sorting the arguments in Python, crossing into the library with the whole call there, all.
-On a GPU the queue is drained between batches, so that the host is what is measured.
+Parts of a call: sorting the arguments in Python, crossing into the library with the whole call
+there (with and without a fresh output), all. On a GPU the queue is drained between batches, so that
+the host is what is measured; two calls of PyTorch's own are beside it. On a CPU the work itself is
+in it: next to none.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-import time
+import timeit
 from collections.abc import Callable
 
 import torch
 
 from sluice import _call, _native, ops
 
+CALLS, BATCHES = 200, 40
 
-def microseconds(function: Callable[[], object], calls: int = 200, batches: int = 25) -> float:
-    """Median over batches."""
-    times = []
-    for _ in range(batches):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(calls):
-            function()
-        times.append((time.perf_counter() - begin) / calls * 1e6)
-    return statistics.median(times)
+
+def report(name: str, function: Callable[[], object], wait: Callable[[], object]) -> None:
+    """Prints the median over batches."""
+    timer, times = timeit.Timer(function, setup=wait), []
+    for _ in range(BATCHES):
+        times.append(timer.timeit(CALLS) / CALLS * 1e6)
+    print(f"{name:36s} {statistics.median(times):6.2f} us")
+
+
+def measure(phase: str, operation: Callable[..., object], inputs: dict, state, wait) -> None:
+    """Prints one line per part of a call that updates the state in place."""
+    pairs, keywords = tuple(inputs.items()), {"state": state, "threads": 1}
+
+    def sort() -> _call.Request:
+        return _call.request_of(phase, "gla", pairs, (), keywords)
+
+    def library_call(more: dict) -> Callable[[], object]:
+        request = _call.request_of(phase, "gla", pairs, (), {**keywords, **more})
+        number, library = _call.number_of(request.form), _native.native().call
+        tensors = request.read + request.written
+        return lambda: library(number, None, None, *tensors)
+
+    report(f"{phase}: sorting the arguments", sort, wait)
+    report(f"{phase}: the library's call", library_call({}), wait)
+    given = {"out": torch.empty_like(inputs["v"])}
+    report(f"{phase}: the same, output given", library_call(given), wait)
+    report(f"{phase}: all", lambda: operation(*inputs.values(), **keywords), wait)
 
 
 def main() -> None:
-    """Prints one line per part."""
+    """A decode step of one token, and a prefill of one chunk."""
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
-    # On a CPU next to no work, so that it does not hide the overhead.
-    dims = (1, 1, 16, 128) if device == "cuda" else (1, 1, 1, 16)
-    q, k, v, g = (torch.zeros(dims, device=device) for _ in range(4))
-    state = torch.zeros((1, dims[2], dims[3], dims[3]), device=device)
-    inputs = (("q", q), ("k", k), ("v", v), ("g", g))
-    keywords = {"state": state, "threads": 1}
-
-    def sort() -> _call.Request:
-        return _call.request_of("decode", "gla", inputs, (), keywords)
-
-    request = sort()
-    number = _call.number_of(request.form)
-    library = _native.native().call
+    on_gpu = device == "cuda"
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
+    print(torch.cuda.get_device_name() if on_gpu else "CPU", "torch", torch.__version__)
+    H, K = (16, 128) if on_gpu else (1, 16)
+    dtype = torch.bfloat16 if on_gpu else torch.float32
     with torch.inference_mode():
-        parts = {
-            "sorting the arguments": sort,
-            "the library's call": lambda: library(
-                number, None, None, *request.read, *request.written
-            ),
-            "all": lambda: ops.gla_step(q, k, v, g, **keywords),
-        }
-        for name, function in parts.items():
-            function()
-            print(f"{name:24s} {microseconds(function):6.1f} us")
+        for phase, operation, T in (("decode", ops.gla_step, 1), ("prefill", ops.gla, 64)):
+            tensors = (torch.zeros(1, T, H, K, device=device, dtype=dtype) for _ in range(4))
+            inputs = dict(zip("qkvg", tensors, strict=True))
+            state = torch.zeros(1, H, K, K, device=device)
+            measure(phase, operation, inputs, state, wait)
+        x, o = inputs["v"], torch.empty_like(inputs["v"])
+        report("torch.empty_like", lambda: torch.empty_like(x), wait)
+        report("torch.add(out=)", lambda: torch.add(x, x, out=o), wait)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,21 @@ def error(x: Any, reference: Any) -> float:
     assert x.shape == reference.shape
     assert np.isfinite(x).all()
     return float(np.sqrt(np.mean((x - reference) ** 2) / max(np.mean(reference**2), 1e-300)))
+
+
+@pytest.fixture
+def untuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton kernels of peers in the smallest of their configurations: tuning compiles dozens."""
+    autotuner = importlib.import_module("triton.runtime.autotuner").Autotuner
+    prune = autotuner.prune_configs
+
+    def size(config: Any) -> int:
+        tiles = (n for n in config.kwargs.values() if type(n) is int and n > 0)
+        return math.prod(tiles) * config.num_stages
+
+    monkeypatch.setattr(
+        autotuner, "prune_configs", lambda self, kwargs: [min(prune(self, kwargs), key=size)]
+    )
 
 
 @pytest.fixture(params=CASES, ids=str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 
 import pytest
 
@@ -125,9 +124,63 @@ def test_refusals_name_the_reason():
         )
 
 
-@pytest.mark.skipif(not HAS_MAMBA, reason="mamba_ssm is not installed")
-@pytest.mark.parametrize("name", sorted(mamba_ssm._package.names()))
-def test_signatures_are_the_peers(name):
-    original = mamba_ssm._package._original(name)
-    theirs, ours = (inspect.signature(f).parameters for f in (original, getattr(mamba_ssm, name)))
-    assert {p: ours[p].default for p in ours} == {p: theirs[p].default for p in theirs}
+def test_the_scan_returns_what_the_peers_does():
+    x = make()
+    arguments = [x[n] for n in ("x", "dt", "A", "B", "C")]
+    alone = mamba_ssm.mamba_chunk_scan_combined(*arguments, chunk_size=256)
+    assert isinstance(alone, torch.Tensor) and alone.shape == (B, T, H, P)
+    half = [a.bfloat16() for a in arguments]
+    pair = mamba_ssm.mamba_chunk_scan_combined(*half, chunk_size=256, return_final_states=True)
+    assert isinstance(pair, tuple) and len(pair) == 2
+    o, state = pair
+    assert (o.dtype, o.shape) == (torch.bfloat16, (B, T, H, P))
+    assert (state.dtype, state.shape) == (torch.float32, (B, H, P, N))
+
+
+def one_token(x: dict, t: int = 0) -> list:
+    """The step's leading arguments after the state, as Mamba-2 layers expand them."""
+    return [
+        x["x"][:, t],
+        x["dt"][:, t, :, None].expand(B, H, P),
+        x["A"][:, None, None].expand(H, P, N),
+        x["B"][:, t],
+        x["C"][:, t],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_step_returns_what_the_peers_does(dtype):
+    x = {name: value.to(dtype) for name, value in make().items()}
+    state = x["h0"]
+    before = state.clone()
+    o = mamba_ssm.selective_state_update(state, *one_token(x))
+    assert (o.dtype, o.shape) == (dtype, (B, H, P))
+    assert not torch.equal(state, before)  # in place
+
+
+def test_the_step_does_not_limit_dt():
+    """Without softplus dt may be negative; the peer's step, unlike its scan, leaves it so."""
+    x = make()
+    assert (x["dt"][:, 0] < 0).any()
+    state, dt = x["h0"].clone(), x["dt"][:, 0]
+    o = mamba_ssm.selective_state_update(state, *one_token(x))
+    b, c = (x[name][:, 0].repeat_interleave(H // G, 1) for name in ("B", "C"))
+    expected = x["h0"] * torch.exp(dt * x["A"])[..., None, None]
+    expected = expected + torch.einsum("bh,bhp,bhn->bhpn", dt, x["x"][:, 0], b)
+    assert error(state, expected) < FLOAT32
+    assert error(o, torch.einsum("bhpn,bhn->bhp", expected, c)) < FLOAT32
+
+
+@pytest.mark.skipif(HAS_MAMBA, reason="mamba_ssm would be called")
+@pytest.mark.parametrize(
+    "keywords, reason",
+    [
+        ({"return_varlen_states": True}, "return_varlen_states"),
+        ({"cu_seqlens": torch.tensor([0, T])}, "cu_seqlens"),
+    ],
+)
+def test_what_the_scan_leaves_to_the_original(keywords, reason):
+    x = make()
+    arguments = [x[n] for n in ("x", "dt", "A", "B", "C")]
+    with pytest.raises(sluice.Error, match=reason):
+        mamba_ssm.mamba_chunk_scan_combined(*arguments, 256, **keywords)

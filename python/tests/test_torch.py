@@ -190,6 +190,16 @@ def test_the_operators_pass_torchs_own_checks():
     )
 
 
+def test_a_declaration_is_one_line(case):
+    """torch.compile writes it into comments of the code that it generates."""
+    from sluice._call import request_of, text_of
+
+    inputs = tuple(tensors_of(case, T=4).items())
+    settings = tuple(case.settings.items())
+    request = request_of("prefill", case.op, inputs, settings, {"output_final_state": True})
+    assert text_of(request.form).isprintable()
+
+
 def test_errors_cross_the_operators(compiled):
     inputs = tensors_of(GLA)
     inputs["g"] = inputs["g"][:, :5]

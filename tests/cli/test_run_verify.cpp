@@ -289,12 +289,19 @@ TEST_F(RunCommand, TheSameResultsOnGpu) {
 
 TEST_F(RunCommand, TensorCoresOnGpu) {
     if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
-    const Outcome outcome = run(golden("gla_k128_state"), {"--device", "cuda", "--json"});
-    ASSERT_EQ(outcome.status, 0) << outcome.out;
-    const nlohmann::json object = nlohmann::json::parse(outcome.out);
-    EXPECT_EQ(object.at("plan").at("kernel"), "gla");
-    EXPECT_EQ(object.at("plan").at("precision"), "bfloat16");
-    EXPECT_EQ(object.at("device"), "cuda:0");
+    constexpr std::pair<const char*, const char*> kKernels[] = {
+        {"gla_k128_state", "gla"}, {"mamba2", "scalar"},    {"mamba2_z_groups_state", "scalar"},
+        {"simple_gla", "scalar"},  {"lightning", "scalar"}, {"retention", "scalar"},
+        {"linear", "scalar"}};
+    for (const auto& [name, kernel] : kKernels) {
+        SCOPED_TRACE(name);
+        const Outcome outcome = run(golden(name), {"--device", "cuda", "--json"});
+        ASSERT_EQ(outcome.status, 0) << outcome.out;
+        const nlohmann::json object = nlohmann::json::parse(outcome.out);
+        EXPECT_EQ(object.at("plan").at("kernel"), kernel);
+        EXPECT_EQ(object.at("plan").at("precision"), "bfloat16");
+        EXPECT_EQ(object.at("device"), "cuda:0");
+    }
 }
 
 TEST_F(RunCommand, ValidateReadsTheGates) {

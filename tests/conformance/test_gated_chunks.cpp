@@ -1,47 +1,17 @@
-// Gated linear attention in half-width tensors, laid out as models have them: what tensor-core
-// kernels are for. The table of cases meets these axes rarely at once.
-#include <fmt/format.h>
+// Gated linear attention in half-width tensors: what the tensor-core kernel for it takes.
 #include <gtest/gtest.h>
 
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "support/judge.hpp"
-#include "support/plain.hpp"
+#include "support/tensor_core_cases.hpp"
 
 namespace sluice::test {
 namespace {
 
-/// The kernel of each back end that must run these cases.
-std::string kernel_of(const Judged& backend) {
-    return backend.device == DeviceKind::kCuda ? "gla" : "chunked";
-}
-
-/// Q, k, v and o in `dtype`, products in bfloat16, chunks of 64.
 Case chunked_case(std::int64_t tokens, std::int64_t keys, std::int64_t values, DType dtype) {
-    Case c;
-    c.form = &find_form("gla");
-    c.dims = {.B = 1, .T = tokens, .H = 1, .HV = 1, .K = keys, .V = values, .N = 1};
-    c.dtype = c.o_dtype = dtype;
-    c.states = States::kDense;
-    c.alignment = Alignment::kSixteenBytes;
-    c.algorithm = Algorithm::kChunked;
-    c.precision = Precision::kBFloat16;
-    c.chunk = 64;
-    c.seed = mix_seed(static_cast<std::uint64_t>(tokens * 1000 + keys),
-                      static_cast<std::uint64_t>(values));
-    return c;
-}
-
-/// The sequences of packed rows; T is their sum.
-void pack(Case& c, std::vector<std::int64_t> lengths, Packing packing) {
-    c.packing = packing;
-    c.dims.B = 1;
-    c.dims.T = 0;
-    for (const std::int64_t length : lengths) c.dims.T += length;
-    c.dims.N = static_cast<std::int64_t>(lengths.size());
-    c.lengths = std::move(lengths);
+    return tensor_core_case("gla", tokens, keys, values, dtype);
 }
 
 std::vector<Case> token_and_channel_counts() {
@@ -116,7 +86,6 @@ std::vector<Case> states_in_dense_and_packed_rows() {
     return list;
 }
 
-/// Few sequences and heads, many tokens: where a planner splits a sequence among the processors.
 std::vector<Case> long_sequences() {
     std::vector<Case> list;
     for (const Gates gates : {Gates::kMild, Gates::kSpikes, Gates::kMinusInfinity}) {
@@ -124,35 +93,27 @@ std::vector<Case> long_sequences() {
             Case c = chunked_case(tokens, 128, 128, DType::kBFloat16);
             c.kinds.gates = gates;
             list.push_back(c);
-            pack(c, {tokens / 2, 1, tokens / 3, 70}, Packing::kInt32);
+            pack(c, {tokens - 70, 1, tokens}, Packing::kInt32);
             list.push_back(c);
         }
     }
     return list;
 }
 
-struct Group {
-    const char* name;
-    std::vector<Case> (*cases)();
-};
-void PrintTo(const Group& group, std::ostream* out) { *out << group.name; }
-
-constexpr Group kGroups[] = {
+constexpr CaseGroup kGroups[] = {
     {"TokenAndChannelCounts", token_and_channel_counts},
     {"GatesOfEveryKindAndType", gates_of_every_kind_and_type},
     {"TensorsOfEveryTypeAndLayout", tensors_of_every_type_and_layout},
     {"StatesInDenseAndPackedRows", states_in_dense_and_packed_rows},
-    {"LongSequences", long_sequences},
+    {"LongSequences", long_sequences, true},
 };
 
-class GatedChunks : public testing::TestWithParam<std::tuple<Judged, Group>> {};
+class GatedChunks : public testing::TestWithParam<std::tuple<Judged, CaseGroup>> {};
 
 TEST_P(GatedChunks, AgreeWithTheOracle) {
     const auto& [backend, group] = GetParam();
     SKIP_WITHOUT(backend.name);
-    for (const Case& c : group.cases()) {
-        if (c.dims.T <= longest_case()) judge(backend, c, kernel_of(backend));
-    }
+    judge(backend, group, "gla");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, GatedChunks,
@@ -166,18 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, GatedChunks,
 
 // Which kernel a plan names needs no device.
 TEST(GatedChunksPlans, NameTheKernelForThem) {
-    for (const Judged& backend : judged_backends()) {
-        for (const Group& group : kGroups) {
-            for (const Case& c : group.cases()) {
-                SCOPED_TRACE(backend.name + ": " + c.name());
-                const Instance instance(c);
-                const Problem problem = problem_on(backend, instance, c.phase);
-                const Support support = support_for(backend, problem);
-                ASSERT_TRUE(support.ok) << support.reason;
-                EXPECT_EQ(plan_for(backend, problem).kernel, kernel_of(backend));
-            }
-        }
-    }
+    for (const CaseGroup& group : kGroups) expect_plans(find_judged("cuda"), group, "gla");
 }
 
 }  // namespace

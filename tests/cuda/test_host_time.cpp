@@ -44,11 +44,9 @@ class HostTimeOnGpu : public testing::Test {
     void SetUp() override { SKIP_WITHOUT("cuda"); }
 };
 
-TEST_F(HostTimeOnGpu, OfGlaB1T4096IsPrinted) {
+void print_host_time(const char* form, const Dims& dims) {
     const Device device = first_cuda_device();
-    const Dims dims = {.B = 1, .T = 4096, .H = 16, .HV = 16, .K = 128, .V = 128};
-    const Plain plain =
-        make_plain(find_form("gla"), dims, {.kinds = {}, .dtype = DType::kBFloat16});
+    const Plain plain = make_plain(find_form(form), dims, {.kinds = {}, .dtype = DType::kBFloat16});
     const Tensor o = poisoned(DType::kBFloat16, {1, dims.T, dims.HV, dims.V});
     Arguments here = plain.arguments();
     here.o = o;
@@ -94,6 +92,18 @@ TEST_F(HostTimeOnGpu, OfGlaB1T4096IsPrinted) {
               cuda::encode_tensor_map(map, problem.o, dims, 64);
           }));
     EXPECT_LT(whole, 100);
+}
+
+TEST_F(HostTimeOnGpu, OfGlaB1T4096IsPrinted) {
+    print_host_time("gla", {.B = 1, .T = 4096, .H = 16, .HV = 16, .K = 128, .V = 128});
+}
+
+TEST_F(HostTimeOnGpu, OfMamba2B1T4096IsPrinted) {
+    print_host_time("mamba2_bias_d", {.B = 1, .T = 4096, .H = 1, .HV = 64, .K = 128, .V = 64});
+}
+
+TEST_F(HostTimeOnGpu, OfRetentionB1T4096IsPrinted) {
+    print_host_time("retention", {.B = 1, .T = 4096, .H = 16, .HV = 16, .K = 128, .V = 128});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The kernels compiled ahead, without a GPU: each compiles to the machine code that it was tuned
-// for. One test a kernel: they take seconds, and run side by side.
+// The tensor-core kernels without a GPU, those compiled ahead and the like of them: each compiles
+// to the machine code that it was tuned for. One test a kernel: they take seconds, and run side by
+// side.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -133,7 +134,7 @@ std::string disassemble(const fs::path& disassembler, const fs::path& cubin) {
 
 // ---- the kernels --------------------------------------------------------------------------------
 
-class PrebuiltKernel : public ::testing::TestWithParam<KernelSource> {
+class TensorCoreKernel : public ::testing::TestWithParam<KernelSource> {
   protected:
     void SetUp() override {
         compiler_ = find_compiler();
@@ -142,6 +143,31 @@ class PrebuiltKernel : public ::testing::TestWithParam<KernelSource> {
         if (disassembler_.empty()) missing("nvdisasm");
     }
 
+    struct Report {
+        ResourceUsage usage;
+        MachineCode code;
+    };
+
+    /// Compiles the kernel. Its roles exchange registers, and its products on tensor cores are in
+    /// flight together.
+    [[nodiscard]] Report expect_roles() const {
+        const Compiled compiled = compiler_->compile(translation_unit(GetParam()));
+        const ResourceUsage& usage = compiled.usage;
+        const MachineCode code = machine_code(compiled.cubin);
+        std::cout << compiler_->version() << ": " << code.threads << " threads of "
+                  << usage.registers << " registers, stack " << usage.stack_bytes
+                  << " bytes, spills " << usage.spill_store_bytes << " + " << usage.spill_load_bytes
+                  << " bytes in " << code.local_memory << " instructions, "
+                  << code.tensor_core_products << " products on tensor cores\n";
+        EXPECT_TRUE(performance_warnings(compiled.log).empty()) << compiled.log;
+        EXPECT_GT(code.tensor_core_products, 0);
+        EXPECT_GT(code.threads, 0);
+        EXPECT_EQ(usage.registers, launch_registers(std::max(code.threads, 1)));
+        EXPECT_FALSE(code.role_registers.empty());
+        return {usage, code};
+    }
+
+  private:
     // Through a file of the cache: tools take it for the cubin that it begins with.
     [[nodiscard]] MachineCode machine_code(const std::string& cubin) const {
         const ScratchDirectory scratch;
@@ -149,9 +175,6 @@ class PrebuiltKernel : public ::testing::TestWithParam<KernelSource> {
         return read_machine_code(disassemble(disassembler_, scratch / "file"));
     }
 
-    const Compiler* compiler_ = nullptr;
-
-  private:
     /// Skips, or fails where the tools must be there (scripts/steps.sh).
     static void missing(const char* tool) {
         const char* required = std::getenv("SLUICE_REQUIRE_CUDA_TOOLS");
@@ -159,30 +182,22 @@ class PrebuiltKernel : public ::testing::TestWithParam<KernelSource> {
         GTEST_SKIP() << "no " << tool << " on this machine";
     }
 
+    const Compiler* compiler_ = nullptr;
     fs::path disassembler_;
 };
 
-TEST_P(PrebuiltKernel, CompilesToTheMachineCodeItIsTunedFor) {
-    const Compiled compiled = compiler_->compile(translation_unit(GetParam()));
-    const ResourceUsage& usage = compiled.usage;
-    const MachineCode code = machine_code(compiled.cubin);
-    std::cout << compiler_->version() << ": " << code.threads << " threads of " << usage.registers
-              << " registers, stack " << usage.stack_bytes << " bytes, spills "
-              << usage.spill_store_bytes << " + " << usage.spill_load_bytes << " bytes in "
-              << code.local_memory << " instructions, " << code.tensor_core_products
-              << " products on tensor cores\n";
-
-    EXPECT_TRUE(performance_warnings(compiled.log).empty()) << compiled.log;
-    EXPECT_GT(code.tensor_core_products, 0);
-    ASSERT_GT(code.threads, 0);
-    EXPECT_EQ(usage.registers, launch_registers(code.threads));
-    EXPECT_FALSE(code.role_registers.empty());
-
+TEST_P(TensorCoreKernel, CompilesToTheMachineCodeItIsTunedFor) {
+    const auto [usage, code] = expect_roles();
     EXPECT_EQ(usage.spill_store_bytes, 0);
     EXPECT_EQ(usage.spill_load_bytes, 0);
     EXPECT_EQ(usage.stack_bytes, 0);
     EXPECT_EQ(code.local_memory, 0);
 }
+
+/// Not tuned: registers may spill.
+class OtherKernel : public TensorCoreKernel {};
+
+TEST_P(OtherKernel, CompilesToRolesThatExchangeRegisters) { (void)expect_roles(); }
 
 std::string name_of(const ::testing::TestParamInfo<KernelSource>& info) {
     std::string name = info.param.to_string();
@@ -191,7 +206,35 @@ std::string name_of(const ::testing::TestParamInfo<KernelSource>& info) {
     return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PrebuiltKernel, ::testing::ValuesIn(prebuilt_kernels()), name_of);
+/// GLA's kernels for other types: compiled on first use, and no worse.
+std::vector<KernelSource> other_gla_kernels() {
+    std::vector<KernelSource> kernels;
+    for (const bool state_only : {false, true}) {
+        for (const GlaShape& shape : kGlaShapes) {
+            kernels.push_back(gla_kernel(shape, "kBFloat16", "kFloat32", state_only));
+            kernels.push_back(gla_kernel(shape, "kFloat16", "kFloat16", state_only));
+            kernels.push_back(gla_kernel(shape, "kFloat16", "kFloat32", state_only));
+        }
+    }
+    return kernels;
+}
+
+/// Every shape of the kernel for scalar decays with the policy that needs most registers.
+std::vector<KernelSource> largest_scalar_kernels() {
+    std::vector<KernelSource> kernels;
+    for (const ScalarShape& shape : kScalarShapes) {
+        kernels.push_back(
+            scalar_kernel(shape, {.gate = "kTimeStep", .skip = "kChannel", .gated = true}, false));
+    }
+    return kernels;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shipped, TensorCoreKernel, ::testing::ValuesIn(prebuilt_kernels()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(OtherTypes, TensorCoreKernel, ::testing::ValuesIn(other_gla_kernels()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(OnFirstUse, OtherKernel, ::testing::ValuesIn(largest_scalar_kernels()),
+                         name_of);
 
 TEST(PrebuiltKernels, AreFewAndDifferent) {
     std::set<std::string> names;

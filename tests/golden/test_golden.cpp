@@ -8,7 +8,10 @@
 #include "sluice/forward.hpp"
 #include "sluice/safetensors.hpp"
 #include "sluice/variants.hpp"
+#include "support/judged.hpp"
 #include "support/metrics.hpp"
+#include "support/on_device.hpp"
+#include "support/tolerances.hpp"
 
 namespace sluice {
 namespace {
@@ -138,6 +141,28 @@ TEST_P(GoldenFile, TheOtherStateLayout) {
         const Result result =
             forward_new(golden.spec, golden.arguments, DType::kFloat32, golden.options);
         expect_matches(golden, result, result.final_state.view().transposed(2, 3), kFloat32Bound);
+    }
+}
+
+// Half-width outputs are what tensor cores write.
+TEST_P(GoldenFile, OnGpu) {
+    SKIP_WITHOUT("cuda");
+    Golden golden = load(GetParam());
+    Result result = forward_new(golden.spec, golden.arguments, DType::kFloat32, golden.options);
+    golden.options.backend = "cuda";
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        SCOPED_TRACE(to_string(dtype));
+        result.o = Tensor::empty(dtype, result.o.shape());
+        result.final_state = Tensor::empty(DType::kFloat32, result.final_state.shape());
+        golden.arguments.o = result.o;
+        golden.arguments.state.final = result.final_state.view();
+        const Plan plan = test::call(golden.spec, golden.arguments, golden.options);
+        EXPECT_EQ(plan.backend, "cuda");
+        const double bound =
+            test::bound(plan.precision, golden.spec.update, test::Quantity::kOutput) +
+            test::storage_bound(plan.precision, dtype);
+        golden.arguments.state.final.reset();
+        expect_matches(golden, result, result.final_state, bound);
     }
 }
 

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "support/judged.hpp"
 #include "support/on_device.hpp"
@@ -29,14 +31,23 @@ Plain problem(const Form& form, Precision precision, const std::string& backend 
     return plain;
 }
 
-/// A problem for tensor cores, long enough to be split among a GPU's processors.
-Plain split_problem() {
-    Plain plain = make_plain(
-        find_form("gla"), {.B = 1, .T = 3000, .H = 1, .HV = 2, .K = 64, .V = 128},
-        {.kinds = {.gates = Gates::kSpikes}, .dtype = DType::kBFloat16, .initial = true});
-    plain.options.backend = "cuda";
-    plain.o_dtype = DType::kBFloat16;
-    return plain;
+/// Problems for tensor cores, long enough to be split among a GPU's processors.
+std::vector<Plain> split_problems() {
+    constexpr std::pair<const char*, std::int64_t> kFormsAndValues[] = {{"gla", 128},
+                                                                        {"simple_gla", 192},
+                                                                        {"retention", 64},
+                                                                        {"mamba2_all", 64},
+                                                                        {"mamba2_d_z", 128}};
+    std::vector<Plain> list;
+    for (const auto& [form, values] : kFormsAndValues) {
+        Plain plain = make_plain(
+            find_form(form), {.B = 1, .T = 3000, .H = 1, .HV = 3, .K = 64, .V = values},
+            {.kinds = {.gates = Gates::kSpikes}, .dtype = DType::kBFloat16, .initial = true});
+        plain.options.backend = "cuda";
+        plain.o_dtype = DType::kBFloat16;
+        list.push_back(plain);
+    }
+    return list;
 }
 
 /// Of every form, in every precision of the back end.
@@ -111,7 +122,10 @@ INSTANTIATE_TEST_SUITE_P(Forms, DeterminismOnGpu, testing::ValuesIn(form_names()
 
 TEST(TensorCoresOnGpu, TheSameBitsAgain) {
     SKIP_WITHOUT("cuda");
-    expect_same_again(split_problem());
+    for (const Plain& plain : split_problems()) {
+        SCOPED_TRACE(plain.form->name);
+        expect_same_again(plain);
+    }
 }
 
 /// A state in place is read by every value tile of a head and written by each: no tile may see what
@@ -155,7 +169,11 @@ TEST_P(StatesInPlace, DoNotRace) {
             expect_no_race(plain);
         }
     }
-    if (GetParam() == "cuda") expect_no_race(split_problem());
+    if (GetParam() != "cuda") return;
+    for (const Plain& plain : split_problems()) {
+        SCOPED_TRACE(plain.form->name);
+        expect_no_race(plain);
+    }
 }
 
 std::vector<std::string> backend_names() {

@@ -14,12 +14,13 @@ namespace {
 struct Setting {
     std::string form;
     std::string backend;
-    /// Half-width tensors in whole tiles: what tensor-core kernels take.
-    bool narrow = false;
+    /// V of half-width tensors in whole tiles, which tensor-core kernels take; 0: not those.
+    std::int64_t narrow = 0;
 };
 
 std::string name_of(const Setting& s) {
-    return fmt::format("{}_{}{}", s.backend, s.form, s.narrow ? "_narrow" : "");
+    const std::string values = s.narrow > 0 ? fmt::format("_narrow{}", s.narrow) : "";
+    return fmt::format("{}_{}{}", s.backend, s.form, values);
 }
 void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
 
@@ -29,14 +30,14 @@ class Invariance : public testing::TestWithParam<Setting> {
 
     static Plain problem(Dims dims, Gates gates = Gates::kStrong, bool initial = true) {
         const Setting& s = GetParam();
-        if (s.narrow) dims.K = 64, dims.V = 128;
+        if (s.narrow > 0) dims.K = 64, dims.V = s.narrow;
         Plain plain = make_plain(find_form(s.form), dims,
                                  {.kinds = {.gates = gates},
-                                  .dtype = s.narrow ? DType::kBFloat16 : DType::kFloat32,
+                                  .dtype = s.narrow > 0 ? DType::kBFloat16 : DType::kFloat32,
                                   .seed = 7,
                                   .initial = initial});
         plain.options.backend = s.backend;
-        if (s.narrow) plain.o_dtype = DType::kBFloat16;
+        if (s.narrow > 0) plain.o_dtype = DType::kBFloat16;
         return plain;
     }
     static bool has_chunks() { return find_judged(GetParam().backend).chunks; }
@@ -44,7 +45,8 @@ class Invariance : public testing::TestWithParam<Setting> {
     /// Twice the bound: both sides are computed.
     static void expect_near(const TensorView& a, const TensorView& b, Update update,
                             Quantity quantity, const std::vector<Sequence>& sequences) {
-        const Precision precision = GetParam().narrow ? Precision::kBFloat16 : Precision::kFloat32;
+        const Precision precision =
+            GetParam().narrow > 0 ? Precision::kBFloat16 : Precision::kFloat32;
         const double limit = 2 * bound(precision, update, quantity);
         const Accuracy accuracy = compare(
             quantity == Quantity::kOutput ? token_blocks(a, b, sequences) : head_blocks(a, b));
@@ -151,7 +153,7 @@ TEST_P(Invariance, NarrowOutputsAreTheWideOnesRounded) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
         if (dtype == DType::kFloat64 && !find_judged(GetParam().backend).float64_tensors) continue;
         plain.state_dtype = dtype;
-        if (!GetParam().narrow) plain.o_dtype = dtype;
+        if (GetParam().narrow == 0) plain.o_dtype = dtype;
         const Outputs out = run(plain);
         EXPECT_TRUE(same_bits(out.o, Tensor::copy_of(wide.o, plain.o_dtype))) << to_string(dtype);
         EXPECT_TRUE(same_bits(out.final, Tensor::copy_of(wide.final, dtype))) << to_string(dtype);
@@ -202,7 +204,10 @@ std::vector<Setting> settings() {
     for (const Judged& backend : judged_backends()) {
         for (const Form& form : forms()) list.push_back({form.name, backend.name});
     }
-    list.push_back({"gla", "cuda", true});
+    list.push_back({"gla", "cuda", 128});
+    for (const char* form : {"linear", "retention", "simple_gla", "mamba2_all", "mamba2_d_z"}) {
+        for (const std::int64_t values : {64, 128}) list.push_back({form, "cuda", values});
+    }
     return list;
 }
 

@@ -115,21 +115,35 @@ void copy_rows(const TensorView& to, const TensorView& from) {
     }
 }
 
+/// A problem whose batch rows will lie far apart. Half-width ones are for tensor cores.
+Plain two_rows(const char* form, DType dtype) {
+    const std::int64_t channels = size_bytes(dtype) == 2 ? 64 : 8;
+    Plain plain = make_plain(find_form(form),
+                             {.B = 2, .T = 40, .H = 1, .HV = 2, .K = channels, .V = channels},
+                             {.kinds = {}, .dtype = dtype, .initial = true});
+    plain.o_dtype = dtype;
+    return plain;
+}
+
 // Rows 2^31 elements apart: an offset kept in 32 bits would land elsewhere.
 TEST_P(Limits, OffsetsPastThirtyOneBits) {
     constexpr std::int64_t kApart = (std::int64_t{1} << 31) + 64;
     const Device device = GetParam() == "cuda" ? first_cuda_device() : Device{};
-    for (const char* form : {"gla", "delta_rule"}) {
-        Plain plain =
-            make_plain(find_form(form), {.B = 2, .T = 40, .H = 1, .HV = 2, .K = 8, .V = 8},
-                       {.kinds = {}, .initial = true});
+    for (const auto& [form, dtype] : {std::pair{"gla", DType::kFloat32},
+                                      {"delta_rule", DType::kFloat32},
+                                      {"gla", DType::kBFloat16},
+                                      {"simple_gla", DType::kBFloat16},
+                                      {"mamba2_d_z", DType::kBFloat16}}) {
+        SCOPED_TRACE(form);
+        Plain plain = two_rows(form, dtype);
         plain.options.backend = GetParam();
         const Outputs expected = run(plain);
         Arguments arguments = plain.arguments();
         std::vector<std::shared_ptr<void>> memory;
         const auto spread = [&](TensorView& view) {
             TensorView wide = view;
-            memory.push_back(reserve(static_cast<std::size_t>(kApart + 64 * 1024) * 4, device));
+            const auto elements = static_cast<std::size_t>(kApart + 64 * 1024);
+            memory.push_back(reserve(elements * size_bytes(view.dtype), device));
             wide.data = memory.back().get();
             wide.device = device;
             wide.stride_elements[0] = kApart;
@@ -138,7 +152,7 @@ TEST_P(Limits, OffsetsPastThirtyOneBits) {
         };
         for (auto& [name, view] : arguments.inputs) spread(view);
         spread(*arguments.state.initial);
-        const Tensor o = poisoned(DType::kFloat32, {2, 40, 2, 8});
+        const Tensor o = poisoned(dtype, {2, 40, 2, plain.dims.V});
         const Tensor final = poisoned(DType::kFloat32, plain.state_shape(2));
         arguments.o = o;
         arguments.state.final = final.view();
@@ -147,7 +161,8 @@ TEST_P(Limits, OffsetsPastThirtyOneBits) {
         for (const auto& part : memory) {
             if (part == nullptr) GTEST_SKIP() << "no address space";
         }
-        forward(plain.spec, arguments, plain.options);
+        const Plan plan = forward(plain.spec, arguments, plain.options);
+        EXPECT_EQ(plan.kernel, expected.plan.kernel);
         copy_rows(o, arguments.o);
         copy_rows(final, *arguments.state.final);
         EXPECT_TRUE(same_bits(o, expected.o));

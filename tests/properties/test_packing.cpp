@@ -13,12 +13,15 @@ namespace {
 struct Setting {
     std::string form;
     std::string backend;
-    /// Half-width tensors in whole tiles: what tensor-core kernels take.
-    bool narrow = false;
+    /// The tensor-core kernel that takes the form's half-width tensors in whole tiles; empty: other
+    /// tensors, whichever kernel.
+    std::string kernel{};
 };
 
+bool is_narrow(const Setting& s) { return !s.kernel.empty(); }
+
 std::string name_of(const Setting& s) {
-    return fmt::format("{}_{}{}", s.backend, s.form, s.narrow ? "_narrow" : "");
+    return fmt::format("{}_{}{}", s.backend, s.form, is_narrow(s) ? "_narrow" : "");
 }
 void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
 
@@ -32,7 +35,7 @@ class Packing : public testing::TestWithParam<Setting> {
     void SetUp() override { SKIP_WITHOUT(GetParam().backend); }
 
     static std::vector<Mode> modes() {
-        if (GetParam().narrow) return {{Precision::kBFloat16, Algorithm::kAuto}};
+        if (is_narrow(GetParam())) return {{Precision::kBFloat16, Algorithm::kAuto}};
         if (!find_judged(GetParam().backend).chunks) {
             return {{Precision::kFloat32, Algorithm::kRecurrent}};
         }
@@ -45,15 +48,15 @@ class Packing : public testing::TestWithParam<Setting> {
     /// sequences, unless told not to.
     static Plain problem(Dims dims, std::uint64_t seed) {
         const Setting& s = GetParam();
-        if (s.narrow) dims.K = 64, dims.V = 128;
+        if (is_narrow(s)) dims.K = 64, dims.V = 128;
         Plain plain = make_plain(find_form(s.form), dims,
                                  {.kinds = {.gates = Gates::kStrong},
-                                  .dtype = s.narrow ? DType::kBFloat16 : DType::kFloat32,
+                                  .dtype = is_narrow(s) ? DType::kBFloat16 : DType::kFloat32,
                                   .seed = seed,
                                   .initial = true});
         plain.options.backend = s.backend;
         plain.options.batch_invariant = s.backend == "cuda";
-        if (s.narrow) plain.o_dtype = DType::kBFloat16;
+        if (is_narrow(s)) plain.o_dtype = DType::kBFloat16;
         return plain;
     }
 
@@ -98,8 +101,8 @@ TEST_P(Packing, EachSequenceIsAsAlone) {
             std::vector<Plain> list = rows({65, 0, 130, 1, 16, 63}, mode, threads);
             for (int order = 0; order < 2; ++order) {
                 const Outputs pack = run(packed(list));
-                if (GetParam().narrow) {
-                    EXPECT_EQ(pack.plan.kernel, "gla");
+                if (is_narrow(GetParam())) {
+                    EXPECT_EQ(pack.plan.kernel, GetParam().kernel);
                 }
                 std::int64_t begin = 0;
                 for (std::size_t n = 0; n < list.size(); ++n) {
@@ -196,7 +199,10 @@ std::vector<Setting> settings() {
             if (form.name != "user_head_delta") list.push_back({form.name, backend.name});
         }
     }
-    list.push_back({"gla", "cuda", true});
+    list.push_back({"gla", "cuda", "gla"});
+    for (const char* form : {"linear", "retention", "simple_gla", "mamba2_all", "mamba2_d_z"}) {
+        list.push_back({form, "cuda", "scalar"});
+    }
     return list;
 }
 

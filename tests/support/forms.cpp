@@ -96,6 +96,19 @@ Spec learned_decay() {
     return spec;
 }
 
+/// A decay per head that no token changes, and one per token for all heads: the axes that a scalar
+/// decay may lack.
+Spec head_gate() {
+    Spec spec = user("head_gate", {{"g", {Axis::kHV}, "log decay"}});
+    spec.log_decay = in("g");
+    return spec;
+}
+Spec token_gate() {
+    Spec spec = user("token_gate", {{"g", {Axis::kB, Axis::kT}, "log decay"}});
+    spec.log_decay = in("g");
+    return spec;
+}
+
 /// A decay per channel that no token changes.
 Spec channel_decay() {
     Spec spec = user("channel_decay", {{"g", {Axis::kHV, Axis::kK}, "log decay"}});
@@ -226,6 +239,13 @@ std::vector<Form> make_forms() {
         {"user_constant_delta", constant_delta},
         {"user_head_delta", head_delta, G::kGiven, B::kGiven},
         {"user_wide_delta", wide_delta, G::kGiven, B::kGiven},
+        {"mamba2_d_z", variant("mamba2", {}, {{"D", {1}}, {"z", {1, 1, 1, 1}}}), G::kTimeStep},
+        {"mamba2_channel_d",
+         variant("mamba2", {{"dt_min", "0.01"}, {"dt_max", "10"}},
+                 {{"dt_bias", {1}}, {"D", {1, 1}}}),
+         G::kTimeStep},
+        {"user_head_gate", head_gate},
+        {"user_token_gate", token_gate, G::kGiven},
     };
 }
 

@@ -18,7 +18,8 @@ bool holds(const std::vector<E>& claimed, E wanted) {
 
 /// The CUDA back end's choice; null where none takes the problem.
 const cuda::Method* method_for(const Problem& problem) {
-    for (const cuda::Method* method : {&cuda::gla_method(), &cuda::recurrent_method()}) {
+    for (const cuda::Method* method :
+         {&cuda::gla_method(), &cuda::scalar_method(), &cuda::recurrent_method()}) {
         if (method->supports(problem).ok) return method;
     }
     return nullptr;

@@ -8,11 +8,12 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from .._call import execute, request_of
+from .._call import execute_by_name, request_of
 from .._error import Error
 
 _logger = logging.getLogger("sluice.compat")
@@ -29,11 +30,28 @@ class Ran(NamedTuple):
     """Why the original ran; empty otherwise."""
 
 
+class Registry(Protocol):
+    """Where a package itself hands a function's calls to backends."""
+
+    def add(self, name: str, original: Callable[..., Any], ours: Callable[..., Any]) -> bool:
+        """Makes ``ours`` the first choice; False where the package does not choose."""
+
+    def clear(self) -> None:
+        """Leaves every function to the package."""
+
+    def dispatches(self, name: str) -> bool:
+        """Whether the package hands us the function's calls."""
+
+    def passing_over(self, name: str) -> AbstractContextManager[None]:
+        """Meanwhile ours is no choice."""
+
+
 class Package:
     """The functions of one package that this library stands in for."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, registry: Registry | None = None) -> None:
         self._name = name
+        self._registry = registry
         self._homes: dict[str, str] = {}
         self._ours: dict[str, Callable[..., Any]] = {}
         self._originals: dict[str, Callable[..., Any]] = {}
@@ -66,14 +84,17 @@ class Package:
         return list(self._ours)
 
     def install(self, names: Iterable[str] | None = None) -> list[str]:
-        """Makes a program that uses the package use these functions: replaces them wherever a
-        loaded module holds them. Returns their names. ``names``: only these.
+        """Makes a program that uses the package use these functions: through the package's
+        registry of backends where it has one for the function, else by replacing the function
+        wherever a loaded module holds it. Returns their names. ``names``: only these.
         """
         done = []
         for name in self._ours if names is None else names:
             original = self._original(name)
             if original is not None:
-                _replace(original, self._ours[name])
+                ours = self._ours[name]
+                if self._registry is None or not self._registry.add(name, original, ours):
+                    _replace(original, ours)
                 done.append(name)
         if not done:
             raise Error("missing", self._name, "no such package", f"{self._name}, installed")
@@ -81,6 +102,8 @@ class Package:
 
     def uninstall(self) -> None:
         """Puts the originals back."""
+        if self._registry is not None:
+            self._registry.clear()
         for name, original in self._originals.items():
             _replace(self._ours[name], original)
 
@@ -120,7 +143,10 @@ class Package:
             raise error
         reason = error.value if error.argument == _WHOLE_CALL else str(error)
         self._note(Ran(name, "original", reason))
-        return original(*args, **kwargs)
+        if self._registry is None or not self._registry.dispatches(name):
+            return original(*args, **kwargs)
+        with self._registry.passing_over(name):
+            return original(*args, **kwargs)
 
 
 def _replace(old: Callable[..., Any], new: Callable[..., Any]) -> None:
@@ -173,5 +199,5 @@ def call(
     request = request_of(
         phase, variant, tuple(inputs.items()), tuple(settings.items()), keywords, report=True
     )
-    made = execute(request)
+    made = execute_by_name(request)
     return made, str(made["ran"])

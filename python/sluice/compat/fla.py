@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._fla_registry import FlaRegistry
 from ._stand_in import Package, Ran, call, decline_if, decline_unknown
 
 Result = tuple[tuple[Tensor, Any], str]
 
-_package = Package("fla")
+_package = Package("fla", FlaRegistry())
 install = _package.install
 uninstall = _package.uninstall
 log = _package.log

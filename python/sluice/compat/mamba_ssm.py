@@ -103,11 +103,13 @@ def selective_state_update(
         "z": None if z is None else z.unsqueeze(1),
         "dt_bias": None if dt_bias is None else dt_bias[..., 0],
     }
+    # Unlike the scan, the step has no limits of dt: without softplus it may be negative.
+    settings = {"dt_softplus": dt_softplus, "dt_min": 0.0 if dt_softplus else float("-inf")}
     made, ran = call(
         "decode",
         "mamba2",
         inputs,
-        {"dt_softplus": dt_softplus},
+        settings,
         state=state,
         slots=state_batch_indices,
     )

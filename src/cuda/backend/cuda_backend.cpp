@@ -17,7 +17,10 @@ namespace sluice::cuda {
 
 namespace {
 
-std::array<const Method*, 2> methods() { return {&gla_method(), &recurrent_method()}; }
+/// The general one last: what it takes, another did not.
+std::array<const Method*, 3> methods() {
+    return {&gla_method(), &scalar_method(), &recurrent_method()};
+}
 
 bool is_captured(const Problem& problem) {
     CaptureStatus status = CaptureStatus::kNone;
@@ -102,8 +105,8 @@ class CudaBackend final : public Backend {
   public:
     [[nodiscard]] std::string_view name() const noexcept override { return "cuda"; }
     [[nodiscard]] std::string_view summary() const noexcept override {
-        return "one Hopper GPU: tensor cores for gated linear attention, float32 cores for every "
-               "other recurrence";
+        return "one Hopper GPU: tensor cores for gated linear attention and for scalar decays, "
+               "float32 cores for every other recurrence";
     }
 
     [[nodiscard]] Support supports(const Problem& problem) const override {
@@ -138,7 +141,7 @@ class CudaBackend final : public Backend {
             }
             Plan plan = method->plan(problem, device);
             plan.backend = name();
-            plan.notice = std::move(passed_over);
+            if (method == methods().back()) plan.notice = std::move(passed_over);
             return plan;
         }
         throw Error(ErrorCode::kUnsupported, "backend", problem.to_string(),

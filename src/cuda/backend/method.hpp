@@ -30,6 +30,8 @@ class Method {
 
 /// Tensor-core kernel for gated linear attention (sm90/gla).
 [[nodiscard]] const Method& gla_method();
+/// Tensor-core kernel for scalar, constant and no decays (sm90/scalar).
+[[nodiscard]] const Method& scalar_method();
 /// Token by token in float32 on the general-purpose cores: every spec of the family.
 [[nodiscard]] const Method& recurrent_method();
 

@@ -1,6 +1,7 @@
 #include "cuda/backend/scalar_form.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -110,11 +111,12 @@ bool match_time_step(const Spec& spec, ScalarForm& form) {
         ScalarForm found = form;
         found.gate = ScalarForm::Gate::kTimeStep;
         found.v = x.node().name;
-        const bool matches = either_order(*spec.log_decay, Op::kMultiply,
-                                          [&](const Expr& a, const Expr& b) {
-                                              return same(a, step) && match_rate(spec, b, found);
-                                          }) &&
-                             match_step(spec, step, found);
+        // The step first: same() then compares a formula of a few nodes with another.
+        const bool matches =
+            match_step(spec, step, found) &&
+            either_order(*spec.log_decay, Op::kMultiply, [&](const Expr& a, const Expr& b) {
+                return same(a, step) && match_rate(spec, b, found);
+            });
         if (matches) form = found;
         return matches;
     });
@@ -165,39 +167,29 @@ bool match_output(const Spec& spec, ScalarForm& form) {
     });
 }
 
-double apply(const Spec& spec, const Expr& e, int head, int heads) {
-    const Expr::Node& node = e.node();
-    const auto value = [&](std::size_t i) { return apply(spec, node.args[i], head, heads); };
+/// A node's value from its operands'.
+double apply(const Spec& spec, const Expr::Node& node, int head, int heads, double x, double y) {
     switch (node.op) {
         case Op::kConstant: return node.value;
         case Op::kParameter: return spec.parameters.at(node.name);
         case Op::kHead: return head;
         case Op::kNumHeads: return heads;
-        case Op::kNegate: return -value(0);
-        case Op::kExp: return std::exp(value(0));
-        case Op::kLog: return std::log(value(0));
-        case Op::kSoftplus: {
-            const double x = value(0);
-            return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
-        }
-        case Op::kSigmoid: return 1 / (1 + std::exp(-value(0)));
-        case Op::kSilu: {
-            const double x = value(0);
-            return x / (1 + std::exp(-x));
-        }
-        case Op::kRelu: return std::max(value(0), 0.0);
-        case Op::kElu: {
-            const double x = value(0);
-            return x > 0 ? x : std::expm1(x);
-        }
-        case Op::kTanh: return std::tanh(value(0));
-        case Op::kSqrt: return std::sqrt(value(0));
-        case Op::kAdd: return value(0) + value(1);
-        case Op::kSubtract: return value(0) - value(1);
-        case Op::kMultiply: return value(0) * value(1);
-        case Op::kDivide: return value(0) / value(1);
-        case Op::kMin: return std::min(value(0), value(1));
-        case Op::kMax: return std::max(value(0), value(1));
+        case Op::kNegate: return -x;
+        case Op::kExp: return std::exp(x);
+        case Op::kLog: return std::log(x);
+        case Op::kSoftplus: return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
+        case Op::kSigmoid: return 1 / (1 + std::exp(-x));
+        case Op::kSilu: return x / (1 + std::exp(-x));
+        case Op::kRelu: return std::max(x, 0.0);
+        case Op::kElu: return x > 0 ? x : std::expm1(x);
+        case Op::kTanh: return std::tanh(x);
+        case Op::kSqrt: return std::sqrt(x);
+        case Op::kAdd: return x + y;
+        case Op::kSubtract: return x - y;
+        case Op::kMultiply: return x * y;
+        case Op::kDivide: return x / y;
+        case Op::kMin: return std::min(x, y);
+        case Op::kMax: return std::max(x, y);
         case Op::kInput:
         case Op::kL2Norm: break;
     }
@@ -235,9 +227,29 @@ std::optional<ScalarForm> find_scalar_form(const Spec& spec, std::string* why) {
 }
 
 std::vector<double> values_by_head(const Spec& spec, const Expr& expr, int heads) {
+    struct Step {
+        const Expr::Node& node;
+        std::array<std::size_t, 2> operands;  // by index; those that the operation lacks: any
+    };
+    const ExprNodes nodes(expr);
+    std::vector<Step> steps;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+        Step step{nodes[i].node(), {}};
+        for (std::size_t a = 0; a < arity(step.node.op); ++a) {
+            step.operands[a] = nodes.index(step.node.args[a]);
+        }
+        steps.push_back(step);
+    }
+    std::vector<double> of_step(steps.size());
     std::vector<double> values;
     values.reserve(static_cast<std::size_t>(heads));
-    for (int head = 0; head < heads; ++head) values.push_back(apply(spec, expr, head, heads));
+    for (int head = 0; head < heads; ++head) {
+        for (std::size_t i = 0; i < steps.size(); ++i) {
+            const auto& [node, operands] = steps[i];
+            of_step[i] = apply(spec, node, head, heads, of_step[operands[0]], of_step[operands[1]]);
+        }
+        values.push_back(of_step.back());
+    }
     return values;
 }
 

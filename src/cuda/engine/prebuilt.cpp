@@ -24,16 +24,59 @@ KernelSource gla_kernel(const GlaShape& shape, const std::string& input, const s
             .generated = {}};
 }
 
+KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy, bool state_only) {
+    return {.entry = "sm90/scalar/kernel.cuh",
+            .function = "sluice_scalar",
+            .definitions = {{"SLUICE_KEYS", std::to_string(shape.keys)},
+                            {"SLUICE_HEADS", std::to_string(shape.heads)},
+                            {"SLUICE_TILES", std::to_string(shape.tiles)},
+                            {"SLUICE_STAGES", std::to_string(shape.stages)},
+                            {"SLUICE_GATE", policy.gate},
+                            {"SLUICE_SKIP", state_only ? "kNone" : policy.skip},
+                            {"SLUICE_GATED", !state_only && policy.gated ? "true" : "false"},
+                            {"SLUICE_STATE_ONLY", state_only ? "true" : "false"}},
+            .generated = {}};
+}
+
+namespace {
+
+/// A shape and what it computes there.
+struct ScalarChoice {
+    ScalarShape shape;
+    std::vector<ScalarPolicy> policies;  // of one gate: they share the kernel for states alone
+};
+
+std::vector<ScalarChoice> scalar_choices() {
+    const auto& [pair128, wide128, narrow128, pair64, wide64, narrow64] = kScalarShapes;
+    const ScalarPolicy mamba2{.gate = "kTimeStep", .skip = "kHead"};
+    const ScalarPolicy mamba2_z{.gate = "kTimeStep", .skip = "kHead", .gated = true};
+    std::vector<ScalarChoice> choices = {{pair128, {mamba2, mamba2_z}},  // N 128, P up to 64
+                                         {wide128, {mamba2}},            // P 80
+                                         {pair64, {mamba2}}};            // N 64
+    for (const char* gate : {"kGiven", "kConstant", "kNone"}) {
+        choices.push_back({wide128, {{.gate = gate}}});
+        choices.push_back({narrow64, {{.gate = gate}}});
+    }
+    return choices;
+}
+
+}  // namespace
+
+// What models run (data/workloads.json): bfloat16, K and V of 64 or 128. Mamba-2 with D per head,
+// grouped heads and, at the size that most have, z; other gates without a skip, a value head a key
+// head. Everything else is compiled on first use, or by prepare().
 std::vector<KernelSource> prebuilt_kernels() {
     std::vector<KernelSource> kernels;
-    for (const GlaShape& shape : kGlaShapes) {
-        for (const char* input : {"kBFloat16", "kFloat16"}) {
-            for (const std::string gate : {input, "kFloat32"}) {
-                for (const bool state_only : {false, true}) {
-                    kernels.push_back(gla_kernel(shape, input, gate, state_only));
-                }
-            }
+    for (const bool state_only : {false, true}) {
+        for (const GlaShape& shape : kGlaShapes) {
+            kernels.push_back(gla_kernel(shape, "kBFloat16", "kBFloat16", state_only));
         }
+    }
+    for (const ScalarChoice& choice : scalar_choices()) {
+        for (const ScalarPolicy& policy : choice.policies) {
+            kernels.push_back(scalar_kernel(choice.shape, policy, false));
+        }
+        kernels.push_back(scalar_kernel(choice.shape, choice.policies.front(), true));
     }
     return kernels;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "cuda/engine/source.hpp"
@@ -22,6 +23,26 @@ inline constexpr GlaShape kGlaShapes[] = {{128, 2, 1, 2, 2, 96, 160, false},
 /// `input` and `gate` as the header names them: kBFloat16, kFloat16; gates also kFloat32.
 [[nodiscard]] KernelSource gla_kernel(const GlaShape& shape, const std::string& input,
                                       const std::string& gate, bool state_only);
+
+/// What a block of the kernel for scalar decays works on: K padded; value heads of one key head,
+/// and tiles of 64 value channels of a head, two of either at most. Stages fill shared memory
+/// (sm90/scalar/config.cuh).
+struct ScalarShape {
+    int keys, heads, tiles, stages;
+};
+inline constexpr ScalarShape kScalarShapes[] = {{128, 2, 1, 3}, {128, 1, 2, 3}, {128, 1, 1, 4},
+                                                {64, 2, 1, 4},  {64, 1, 2, 4},  {64, 1, 1, 4}};
+
+/// What a kernel for scalar decays computes. `gate` and `skip` as the header names them: kNone,
+/// kConstant, kGiven, kTimeStep; kNone, kHead, kChannel. `gated`: outputs are times silu(z).
+struct ScalarPolicy {
+    std::string gate;
+    std::string skip = "kNone";
+    bool gated = false;
+};
+/// A state alone depends on no output: for that kernel `skip` and `gated` do not count.
+[[nodiscard]] KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy,
+                                         bool state_only);
 
 [[nodiscard]] std::vector<KernelSource> prebuilt_kernels();
 

@@ -165,6 +165,14 @@ __device__ inline void keep(float (&x)[kCount]) {
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
+/// An A operand in registers is read until its product ends: keeps the compiler from writing there
+/// before a wait, as it may where a loop's next operand takes the place of this one's.
+template <int kCount>
+__device__ inline void keep(u32 (&x)[kCount][4]) {
+#pragma unroll
+    for (int i = 0; i < kCount * 4; ++i) asm volatile("" : "+r"(x[i / 4][i % 4])::"memory");
+}
+
 #define SLUICE_D8(d, o)                                                                           \
     "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), \
         "+f"(d[o + 6]), "+f"(d[o + 7])

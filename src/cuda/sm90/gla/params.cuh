@@ -1,36 +1,11 @@
 // What the host passes to the GLA kernel. Read by both compilers: plain types only.
 #pragma once
 
-#ifndef __CUDACC_RTC__
-#include <cstdint>
-#endif
+#include "sm90/common/params.cuh"
 
 namespace sluice::gla {
 
-/// A tensor map (128 opaque bytes) as both compilers see it.
-struct alignas(64) Map {
-    unsigned long long opaque[16];
-};
-
-enum StateType : int { kStateFloat32, kStateBFloat16, kStateFloat16 };
-
-/// An index tensor of one dimension; data null: none.
-struct Indices {
-    const void* data;
-    long long stride;  // in elements
-    int is_64_bit;
-};
-
-/// A state tensor: element (slot, head, k, v) at the dot product with the strides, in elements.
-/// Offsets inside a head are below 2^31 bytes.
-struct StateTensor {
-    void* data;  // null: none
-    long long slots;
-    long long slot_stride, head_stride;
-    int key_stride, value_stride;
-    Indices indices;  // a slot per sequence (final, initial) or entry (checkpoints); none: its own index
-    int type;         // StateType
-};
+using namespace sm90;
 
 struct Params {
     Map q, k, v, g, o;  // (channel, head, token, batch), boxes of 64 tokens

@@ -22,17 +22,17 @@ struct Fragment {
 };
 
 __device__ inline float load_number(const void* p, int type) {
-    if (type == kStateFloat32) return *static_cast<const float*>(p);
+    if (type == kFloat32) return *static_cast<const float*>(p);
     const u16 x = *static_cast<const u16*>(p);
-    return type == kStateBFloat16 ? low_bf16(x) : fp16_to_float(x);
+    return type == kBFloat16 ? low_bf16(x) : fp16_to_float(x);
 }
 
 __device__ inline void store_number(void* p, int type, float x) {
-    if (type == kStateFloat32) {
+    if (type == kFloat32) {
         *static_cast<float*>(p) = x;
     } else {
         *static_cast<u16*>(p) =
-            static_cast<u16>(type == kStateBFloat16 ? pack_bf16(x, 0.f) : pack_fp16(x, 0.f));
+            static_cast<u16>(type == kBFloat16 ? pack_bf16(x, 0.f) : pack_fp16(x, 0.f));
     }
 }
 
@@ -50,7 +50,7 @@ __device__ inline void for_each_state_element(const Params& p, const Task& task,
                                               const StateTensor& state, long long slot,
                                               const Fragment& at, F&& f) {
     if (slot < 0) return;
-    const int bytes = state.type == kStateFloat32 ? 4 : 2;
+    const int bytes = state.type == kFloat32 ? 4 : 2;
     char* base = static_cast<char*>(state.data) +
                  (slot * state.slot_stride + task.head * state.head_stride) * bytes;
     const int value = task.value_tile * Config::kValueTile + at.group * 64 + at.row();

@@ -24,7 +24,7 @@ struct Config {
     static constexpr bool kGated = SLUICE_GATED;  // the output is times silu(z)
     /// First pass of a split sequence: only each segment's own state and decay.
     static constexpr bool kStateOnly = SLUICE_STATE_ONLY;
-    static constexpr int kStages = SLUICE_STAGES;  // chunks in flight
+    static constexpr int kStages = SLUICE_STAGES + (kStateOnly ? 3 : 0);  // chunks in flight
     static constexpr int kSlots = 2;               // chunks of scores that wait for math
     static constexpr int kOutputs = 2;             // chunks of O on their way out
 
@@ -43,9 +43,10 @@ struct Config {
     // Registers a thread has at launch, and what the roles exchange.
     static constexpr int kLaunchRegisters =
         65536 / kThreads / 8 * 8 < 168 ? 65536 / kThreads / 8 * 8 : 168;
-    static constexpr int kLoadRegisters = 40;
-    static constexpr int kScoreRegisters = kMathGroups == 2 ? 88 : 168;
-    static constexpr int kMathRegisters = kMathGroups == 2 ? 192 : 232;
+    static constexpr bool kWhole = kMathGroups == 2 && kKeys == 128;  // every register is taken
+    static constexpr int kLoadRegisters = kWhole ? 40 : 56;
+    static constexpr int kScoreRegisters = kMathGroups == 1 ? 168 : kWhole ? 72 : 104;
+    static constexpr int kMathRegisters = kMathGroups == 1 ? 232 : kWhole ? 200 : 176;
     static_assert(128 * kLoadRegisters + kScoreThreads * kScoreRegisters +
                       kMathThreads * kMathRegisters <=
                   kThreads * kLaunchRegisters);

@@ -95,26 +95,28 @@ __device__ inline ChunkGates sum_gates(const TokenGate (&token)[2], int lane) {
 
 __device__ inline float2 exp2_pair(float2 x) { return make_float2(exp2_fast(x.x), exp2_fast(x.y)); }
 
-__device__ inline void store_gates(HeadGates& to, const TokenGate (&token)[2], const ChunkGates& g,
-                                   float log2_scale, int lane) {
+__device__ inline void store_gates(HeadGates& to, int& reach, const TokenGate (&token)[2],
+                                   const ChunkGates& g, float scale, int lane) {
+    const bool strong = g.bits < -2 * kRange;
+    const bool lifted = !Config::kStateOnly && g.bits < -kRange;
+    const float lift = lifted ? kRange : 0.f;
     const float2 b = g.sum;
-    const float2 column =
-        make_float2(b.x - log2_fast(token[0].weight), b.y - log2_fast(token[1].weight));
-    const float2 row =
-        make_float2(fmaxf(b.x, -kRange) + log2_scale, fmaxf(b.y, -kRange) + log2_scale);
-    const float2 rest = exp2_pair(make_float2(g.bits - b.x, g.bits - b.y));
-    to.column.set(lane, column);
-    to.factor.set(lane, exp2_pair(make_float2(-column.x, -column.y)));
-    to.row.set(lane, exp2_pair(row));
-    to.weight.set(lane, make_float2(token[0].weight * rest.x, token[1].weight * rest.y));
-    reinterpret_cast<float2*>(to.shift)[lane] =
-        make_float2(fminf(b.x + kRange, 0.f), fminf(b.y + kRange, 0.f));
-    if constexpr (Config::kSkip == Skip::kHead) {
-        reinterpret_cast<float2*>(to.inverse)[lane] = exp2_pair(make_float2(-row.x, -row.y));
+    const float2 row = make_float2(fmaxf(b.x, -2 * kRange) + lift, fmaxf(b.y, -2 * kRange) + lift);
+    const float2 grow = exp2_pair(make_float2(-row.x, -row.y));
+    const float2 fall = exp2_pair(row);
+    to.value.set(lane, make_float2(token[0].weight * grow.x, token[1].weight * grow.y));
+    to.row.set(lane, make_float2(scale * fall.x, scale * fall.y));
+    // The other head's gates may be the strong ones: scores read both heads' shifts then.
+    const float2 shift = make_float2(fminf(b.x + 2 * kRange, 0.f), fminf(b.y + 2 * kRange, 0.f));
+    to.shift.set(lane, shift);
+    reinterpret_cast<float2*>(to.row_shift)[lane] = shift;
+    if (Config::kStateOnly || strong) {
+        const float2 rest = exp2_pair(make_float2(g.bits - b.x, g.bits - b.y));
+        to.rest.set(lane, make_float2(token[0].weight * rest.x, token[1].weight * rest.y));
     }
     if (lane == 0) {
-        to.decay = exp2_fast(g.bits);
-        to.strong = g.bits < -kRange;
+        to.decay = exp2_fast(g.bits + lift);
+        reach = strong ? kStrong : lifted ? kLifted : kPlain;
     }
 }
 
@@ -124,7 +126,6 @@ __device__ inline void gate_warp(const Params& p, Storage& s, int local) {
     const Task& task = s.task;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int head = task.head + min(local, task.heads - 1);
-    const float log2_scale = log2_fast(p.scale);
     const HeadRate rate = head_rate(p, head);
     float bits = 0.f;
     RawGates ahead[kAhead];
@@ -147,7 +148,8 @@ __device__ inline void gate_warp(const Params& p, Storage& s, int local) {
             const int i = chunk - task.first;
             const int stage = i % Config::kStages;
             s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
-            store_gates(s.gates[stage][local], token, gates, log2_scale, lane);
+            store_gates(s.gates[stage][local], s.reaches[stage].head[local], token, gates, p.scale,
+                        lane);
             __syncwarp();
             if (lane == 0) s.stage_full[stage].arrive();
         }

@@ -92,8 +92,7 @@ extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1
     }
     __syncthreads();
     if constexpr (Config::kStateOnly) sluice::tile::allow_next_launch();
-    // The same for a whole warp, and known to be: addresses then fit uniform registers.
-    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     constexpr int kScoreWarp = Config::kMathThreads / 32;
     constexpr int kLoadWarp = kScoreWarp + Config::kScoreThreads / 32;
     if (warp < kScoreWarp) {
@@ -101,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1
         math_warpgroup(p, s, warp / 4);
     } else if (warp < kLoadWarp) {
         set_registers<Config::kScoreRegisters, Config::kLaunchRegisters>();
-        scores_warpgroup(p, s);
+        scores_warpgroup(s);
     } else {
         set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
         if (warp == kLoadWarp) {

@@ -15,43 +15,50 @@ __device__ inline u32 matrices_at(const unsigned char* tile, const Fragment& at)
     return shared_address(tile) + token * 128 + ((value_chunk ^ (token & 7)) << 4);
 }
 
-/// V^T, each token's values times its weight, as a product's A operand.
-__device__ inline void weigh_values(const unsigned char* v, const Columns& weight,
-                                    const Fragment& at, u32 (&a)[4][4]) {
-    const u32 from = matrices_at(v, at);
+/// V^T as a product's A operand: register [n][e] is values row() + 8 (e % 2) and tokens
+/// 16 n + 8 (e / 2) + column() and the next one. O^T's register 8 n + 2 e and the next are the same.
+using ValueOperand = u32[4][4];
+
+__device__ inline void load_values(const unsigned char* tile, const Fragment& at, ValueOperand& v) {
+    const u32 from = matrices_at(tile, at);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) load_matrices_transposed(from + n * 2048, v[n]);
+}
+
+/// Each token's values times its factor.
+__device__ inline void load_weighed(const unsigned char* tile, const Columns& factor,
+                                    const Fragment& at, ValueOperand& v) {
+    load_values(tile, at, v);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-        const float4 w = weight.four(at.thread % 32, n);
-        load_matrices_transposed(from + n * 2048, a[n]);
+        const float4 f = factor.four(at.thread % 32, n);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            a[n][e] = pack_bf16(low_bf16(a[n][e]) * (e < 2 ? w.x : w.z),
-                                high_bf16(a[n][e]) * (e < 2 ? w.y : w.w));
+            v[n][e] = pack_bf16(low_bf16(v[n][e]) * (e < 2 ? f.x : f.z),
+                                high_bf16(v[n][e]) * (e < 2 ? f.y : f.w));
         }
     }
 }
 
-/// Columns (tokens) of O^T.
-__device__ inline void scale_tokens(const float (&row)[16], float (&o)[32]) {
-#pragma unroll
-    for (int r = 0; r < 32; ++r) o[r] *= row[r / 4 * 2 + r % 2];
-}
-
 __device__ inline float silu(float x) { return x / (1.f + exp2_fast(x * -1.4426950408889634f)); }
 
-/// O^T, sixteen tokens at a time, combined with a tile of the same shape: f(o, number).
-template <class F>
-__device__ inline void combine(const unsigned char* tile, const Fragment& at, float (&o)[32],
-                               F&& f) {
-    const u32 from = matrices_at(tile, at);
+/// O^T scaled token by token, and D of its two value channels times the values.
+__device__ inline void finish_output(const Columns& row, const ValueOperand& v, float2 skip,
+                                     const Fragment& at, float (&o)[32]) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-        u32 x[4];
-        load_matrices_transposed(from + n * 2048, x);
+        const float4 r = row.four(at.thread % 32, n);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            f(o[8 * n + 2 * e], low_bf16(x[e]), e % 2);
-            f(o[8 * n + 2 * e + 1], high_bf16(x[e]), e % 2);
+            float& x = o[8 * n + 2 * e];
+            float& y = o[8 * n + 2 * e + 1];
+            x *= e < 2 ? r.x : r.z;
+            y *= e < 2 ? r.y : r.w;
+            if constexpr (Config::kSkip != Skip::kNone) {
+                const float d = e % 2 ? skip.y : skip.x;
+                x += d * low_bf16(v[n][e]);
+                y += d * high_bf16(v[n][e]);
+            }
         }
     }
 }
@@ -59,7 +66,13 @@ __device__ inline void combine(const unsigned char* tile, const Fragment& at, fl
 /// O^T into its tile, times silu(z) where the tile holds z.
 __device__ inline void write_output(const Fragment& at, unsigned char* tile, float (&o)[32]) {
     if constexpr (Config::kGated) {
-        combine(tile, at, o, [](float& x, float z, int) { x *= silu(z); });
+        ValueOperand z;
+        load_values(tile, at, z);
+#pragma unroll
+        for (int r = 0; r < 32; r += 2) {
+            o[r] *= silu(low_bf16(z[r / 8][r / 2 % 4]));
+            o[r + 1] *= silu(high_bf16(z[r / 8][r / 2 % 4]));
+        }
     }
     const u32 to = matrices_at(tile, at);
 #pragma unroll
@@ -78,13 +91,15 @@ __device__ inline void publish_output(Storage& s, const Fragment& at, int i) {
 }
 
 /// D of the thread's two value channels.
-__device__ inline float2 channel_skip(const Params& p, const Task& task, const Fragment& at) {
+__device__ inline float2 load_skip(const Params& p, const Task& task, const Fragment& at) {
+    if constexpr (Config::kSkip == Skip::kNone) return make_float2(0.f, 0.f);
     const int head = task.head + min(at.head(), task.heads - 1);
     const auto load = [&](int value) {
         if (value >= p.values) return 0.f;
         return load_number(p.skip.data, head * p.skip.head_stride + value * p.skip.channel_stride,
                            p.skip.type);
     };
+    if constexpr (Config::kSkip == Skip::kHead) return make_float2(load(0), load(0));
     const int value = at.value(task) + at.row();
     return make_float2(load(value), load(value + 8));
 }
@@ -102,92 +117,150 @@ __device__ inline void pack_state(const State& state, StateOperand& a) {
     }
 }
 
-/// Begins O^T = S^T Q^T + V^T A^T, each token's part of which has yet to be scaled.
-__device__ inline void multiply_output(const StateOperand& state, const unsigned char* queries,
-                                       const unsigned char* values, const unsigned char* scores,
-                                       float (&o)[32]) {
+/// Begins O^T = S^T Q^T, each token's part of which has yet to be scaled.
+__device__ inline void multiply_queries(const StateOperand& state, const unsigned char* queries,
+                                        float (&o)[32]) {
     product_begin();
     const u64 q = operand(queries);
-    const u64 v = operand(values);
-    const u64 a = operand(scores);
 #pragma unroll
     for (int n = 0; n < Config::kKeys / 16; ++n) {
         product<0>(o, state[n], advance(q, n / 4 * Config::kBoxBytes + n % 4 * 32), n != 0);
     }
+}
+
+/// Begins O^T += V^T A^T, the same.
+__device__ inline void multiply_scores(const ValueOperand& values, const unsigned char* scores,
+                                       float (&o)[32]) {
+    product_begin();
+    const u64 a = operand(scores);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        product<1, 0>(o, advance(v, n * 2048), advance(a, n * 32), true);
-    }
+    for (int n = 0; n < 4; ++n) product<0>(o, values[n], advance(a, n * 32), true);
     product_commit();
+}
+
+/// Begins S^T += V^T K.
+__device__ inline void multiply_keys(const ValueOperand& values, const unsigned char* keys,
+                                     State& state) {
+    product_begin();
+    const u64 k = operand(keys, Config::kBoxBytes);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) product<1>(state, values[n], advance(k, n * 2048), true);
+    product_commit();
+}
+
+__device__ inline void scale_state(float decay, State& state) {
+#pragma unroll
+    for (float& x : state) x *= decay;
+}
+
+/// The first launch's chunks: state = decay state + what a chunk adds to it. The next chunk's values
+/// are weighed while products run.
+__device__ inline void add_chunks(Storage& s, const Fragment& at, State& state) {
+    const int chunks = uniform(s.task.end - s.task.first);
+    ValueOperand v, next;
+    const auto weigh = [&](int i) {
+        const int stage = i % Config::kStages;
+        // The scores role clears what a last chunk has too many.
+        s.slot_full[i % Config::kSlots].wait(i / Config::kSlots & 1);
+        s.stage_full[stage].wait(i / Config::kStages & 1);
+        load_weighed(s.stage[stage].v[at.group], s.gates[stage][at.head()].rest, at, next);
+    };
+    const auto take = [&] {
+#pragma unroll
+        for (int r = 0; r < 16; ++r) v[r / 4][r % 4] = next[r / 4][r % 4];
+    };
+    if (chunks > 0) weigh(0);
+    take();
+    for (int i = 0; i < chunks; ++i) {
+        const int stage = i % Config::kStages;
+        scale_state(s.gates[stage][at.head()].decay, state);
+        multiply_keys(v, s.stage[stage].k, state);
+        if (i + 1 < chunks) weigh(i + 1);
+        product_wait<0>();
+        keep(state);
+        keep(v);
+        if (at.thread % 32 == 0) {
+            s.slot_empty[i % Config::kSlots].arrive();
+            s.stage_empty[stage].arrive();
+        }
+        take();
+    }
 }
 
 __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
     const Task& task = s.task;
     const Fragment at{group, static_cast<int>(threadIdx.x) % 128};
-    float2 skip;
-    if constexpr (Config::kSkip == Skip::kChannel) skip = channel_skip(p, task, at);
+    const float2 skip = load_skip(p, task, at);
     State state;
     start_state(p, task, at, state);
+    if constexpr (Config::kStateOnly) {
+        add_chunks(s, at, state);
+        return store_segment(task, at, segment_state(p, task, task.segment, at), state);
+    }
     // A segment writes the states after its own chunks, the first also the one before.
     int checkpoint = kNoChunk;
-    if (!Config::kStateOnly && p.checkpoint_count > 0) {
+    if (p.checkpoint_count > 0) {
         checkpoint = next_checkpoint(p, task, task.segment == 0 ? 0 : task.first + 1);
         if (checkpoint == 0) checkpoint = store_checkpoints(p, task, at, 0, state);
     }
-    const int chunks = task.end - task.first;
+    const int chunks = uniform(task.end - task.first);
+    const int whole = uniform(task.length / Config::kChunk - task.first);  // chunks
     for (int i = 0; i < chunks; ++i) {
         const int stage = i % Config::kStages;
         const int slot = i % Config::kSlots;
-        StateOperand packed;
-        if constexpr (!Config::kStateOnly) pack_state(state, packed);
-        s.slot_full[slot].wait(i / Config::kSlots & 1);
         const HeadGates& gates = s.gates[stage][at.head()];
-        const unsigned char* v = s.stage[stage].v[group];
+        // The scores role clears what a last chunk has too many.
+        if (i >= whole) s.slot_full[slot].wait(i / Config::kSlots & 1);
+        s.stage_full[stage].wait(i / Config::kStages & 1);
+        const Reaches reaches = s.reaches[stage];
+        const int reach = reaches.of(at.head());
+        float decay = gates.decay;
+        if (reach != kPlain) scale_state(exp2_fast(-kRange), state);
         float o[32];
-        if constexpr (!Config::kStateOnly) {
-            multiply_output(packed, s.stage[stage].q, v, s.slot[slot].scores[at.head()], o);
+        StateOperand packed;
+        pack_state(state, packed);
+        multiply_queries(packed, s.stage[stage].q, o);
+        ValueOperand v;
+        load_weighed(s.stage[stage].v[group], gates.value, at, v);
+        s.slot_full[slot].wait(i / Config::kSlots & 1);
+        const int tile = reaches.any_strong() ? at.head() : 0;
+        multiply_scores(v, s.slot[slot].scores[tile], o);
+        if (reach == kStrong) {
+            // Values that are scaled back from the chunk's end, for a state that has decayed.
+            ValueOperand rest;
+            load_weighed(s.stage[stage].v[group], gates.rest, at, rest);
+            scale_state(decay, state);
+            decay = 1.f;
+            multiply_keys(rest, s.stage[stage].k, state);
+        } else {
+            multiply_keys(v, s.stage[stage].k, state);
         }
-        u32 weighed[4][4];
-        weigh_values(v, gates.weight, at, weighed);
-        const float decay = gates.decay;
-#pragma unroll
-        for (float& x : state) x *= decay;
-        product_begin();
-        const u64 k = operand(s.stage[stage].k, Config::kBoxBytes);
-#pragma unroll
-        for (int n = 0; n < 4; ++n) product<1>(state, weighed[n], advance(k, n * 2048), true);
-        product_commit();
-        if constexpr (!Config::kStateOnly) {
-            float row[16];
-            gates.row.get(at.thread % 32, row);
-            product_wait<1>();
-            keep(o);
-            scale_tokens(row, o);
-            if constexpr (Config::kSkip == Skip::kChannel) {
-                combine(v, at, o,
-                        [&](float& x, float y, int e) { x += (e ? skip.y : skip.x) * y; });
-            }
-            const int turn = i % Config::kOutputs;
-            s.output_empty[group][turn].wait((i / Config::kOutputs + (Config::kGated ? 0 : 1)) & 1);
-            write_output(at, s.output[group].tile[turn], o);
-            publish_output(s, at, i);
+        // Behind products, whose operands come from shared memory too, reads take hundreds of
+        // clocks: before the wait.
+        ValueOperand unweighed;
+        if constexpr (Config::kSkip != Skip::kNone) {
+            load_values(s.stage[stage].v[group], at, unweighed);
         }
+        product_wait<1>();
+        keep(o);
+        finish_output(gates.row, unweighed, skip, at, o);
+        const int turn = i % Config::kOutputs;
+        s.output_empty[group][turn].wait((i / Config::kOutputs + (Config::kGated ? 0 : 1)) & 1);
+        write_output(at, s.output[group].tile[turn], o);
+        publish_output(s, at, i);
         product_wait<0>();
         keep(state);
         if (at.thread % 32 == 0) {
             s.slot_empty[slot].arrive();
             s.stage_empty[stage].arrive();
         }
+        scale_state(decay, state);
         if (task.first + i + 1 == checkpoint) {
             checkpoint = store_checkpoints(p, task, at, checkpoint, state);
         }
     }
-    if constexpr (Config::kStateOnly) {
-        store_segment(task, at, segment_state(p, task, task.segment, at), state);
-    } else {
-        if (task.segment == p.segments - 1) {
-            store_state(p, task, p.final, slot_at(p.final, task.sequence), at, state);
-        }
+    if (task.segment == p.segments - 1) {
+        store_state(p, task, p.final, slot_at(p.final, task.sequence), at, state);
     }
 }
 

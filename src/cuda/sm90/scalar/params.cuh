@@ -1,46 +1,24 @@
 // What the host passes to the kernel for scalar decays. Read by both compilers: plain types only.
 #pragma once
 
+#include "sm90/common/params.cuh"
+
 namespace sluice::scalar {
 
-/// A tensor map (128 opaque bytes) as both compilers see it.
-struct alignas(64) Map {
-    unsigned long long opaque[16];
-};
-
-enum NumberType : int { kFloat32, kBFloat16, kFloat16 };
-
-/// An index tensor of one dimension; data null: none.
-struct Indices {
-    const void* data;
-    long long stride;  // in elements
-    int is_64_bit;
-};
-
-/// A state tensor: element (slot, head, k, v) at the dot product with the strides, in elements.
-/// Offsets inside a head are below 2^31 bytes.
-struct StateTensor {
-    void* data;  // null: none
-    long long slots;
-    long long slot_stride, head_stride;
-    int key_stride, value_stride;
-    Indices indices;  // a slot per sequence (final, initial) or entry (checkpoints); none: its own
-                      // index
-    int type;         // NumberType
-};
+using namespace sm90;
 
 /// A number per token and head.
 struct TokenTensor {
     const void* data;
     long long batch_stride, token_stride, head_stride;  // in elements
-    int type;
+    int type;                                           // NumberType
 };
 
 /// A number per head, or per head and value channel; data null: none.
 struct HeadTensor {
     const void* data;
     long long head_stride, channel_stride;  // in elements
-    int type;
+    int type;                               // NumberType
 };
 
 constexpr int kMostConstants = 256;  // heads with a constant decay

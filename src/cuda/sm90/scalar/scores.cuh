@@ -1,4 +1,4 @@
-// The scores role: Q K^T once for all heads of the block, then each head's decay over it.
+// The scores role: Q K^T, once for all heads of the block.
 #pragma once
 
 #include "sm90/scalar/storage.cuh"
@@ -29,37 +29,35 @@ __device__ inline void multiply_keys(const Stage& stage, float (&scores)[32]) {
     product_commit();
 }
 
-/// A head's scores, with its skip on the diagonal. A warp writes its rows up to the block of 16
-/// columns that the diagonal crosses; beyond it the tile is zero already. Strong chunks take an
-/// exponential for each score.
+/// The scores of queries and keys no later than they. A warp writes its rows up to the block of 16
+/// columns that the diagonal crosses; beyond it the tile is zero already. Strong gates: a factor that
+/// is 1 where a row and its values have all of the decay between them in their own factors.
 template <bool kStrong>
-__device__ inline void store_scores(const HeadGates& gates, const float (&scores)[32], float skip,
+__device__ inline void store_scores(const HeadGates& gates, const float (&scores)[32],
                                     unsigned char* to, int thread) {
     const int warp = thread / 32;
     const int lane = thread % 32;
-    const int row = warp * 16 + lane / 4;
-    float column[16];  // or factors
-    (kStrong ? gates.column : gates.factor).get(lane, column);
     float shift[2] = {};
     if constexpr (kStrong) {
-        shift[0] = gates.shift[row];
-        shift[1] = gates.shift[row + 8];
-    }
-    float add[2] = {};
-    if constexpr (Config::kSkip == Skip::kHead) {
-        add[0] = skip * gates.inverse[row];
-        add[1] = skip * gates.inverse[row + 8];
+        shift[0] = gates.row_shift[warp * 16 + lane / 4];
+        shift[1] = gates.row_shift[warp * 16 + lane / 4 + 8];
     }
     const int matrix_row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
     const u32 tile_row = shared_address(to) + matrix_row * 128;
     const int swizzle = lane / 16 ^ (matrix_row & 7);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
+        if (n > warp) break;
         float a[8];
 #pragma unroll
-        for (int r = 0; r < 8; ++r) {
-            const float c = column[n * 4 + r / 4 * 2 + r % 2];
-            a[r] = scores[n * 8 + r] * (kStrong ? exp2_fast(shift[r / 2 % 2] - c) : c);
+        for (int r = 0; r < 8; ++r) a[r] = scores[n * 8 + r];
+        if constexpr (kStrong) {
+            const float4 c = gates.shift.four(lane, n);
+#pragma unroll
+            for (int r = 0; r < 8; ++r) {
+                const float column = r < 4 ? (r % 2 ? c.y : c.x) : (r % 2 ? c.w : c.z);
+                a[r] *= exp2_fast(shift[r / 2 % 2] - column);
+            }
         }
         if (n == warp) {
 #pragma unroll
@@ -67,27 +65,16 @@ __device__ inline void store_scores(const HeadGates& gates, const float (&scores
                 const int i = lane / 4 + r / 2 % 2 * 8;
                 const int j = r / 4 * 8 + lane % 4 * 2 + r % 2;
                 if (j > i) a[r] = 0.f;
-                if (Config::kSkip == Skip::kHead && i == j) a[r] += add[r / 2 % 2];
             }
         }
-        if (n <= warp) {
-            store_matrices(tile_row + ((n * 2 ^ swizzle) << 4), pack_bf16(a[0], a[1]),
-                           pack_bf16(a[2], a[3]), pack_bf16(a[4], a[5]), pack_bf16(a[6], a[7]));
-        }
+        store_matrices(tile_row + ((n * 2 ^ swizzle) << 4), pack_bf16(a[0], a[1]),
+                       pack_bf16(a[2], a[3]), pack_bf16(a[4], a[5]), pack_bf16(a[6], a[7]));
     }
 }
 
-__device__ inline void scores_warpgroup(const Params& p, Storage& s) {
+__device__ inline void scores_warpgroup(Storage& s) {
     const Task& task = s.task;
     const int thread = static_cast<int>(threadIdx.x) - Config::kMathThreads;
-    float skip[Config::kHeads] = {};
-    if constexpr (Config::kSkip == Skip::kHead) {
-#pragma unroll
-        for (int h = 0; h < Config::kHeads; ++h) {
-            const int head = task.head + min(h, task.heads - 1);
-            skip[h] = load_number(p.skip.data, head * p.skip.head_stride, p.skip.type);
-        }
-    }
     if constexpr (!Config::kStateOnly) {
         for (Slot& slot : s.slot) clear_rows(slot.scores[0], sizeof slot.scores, 0, thread);
         named_barrier(kScoreBarrier, Config::kScoreThreads);
@@ -109,14 +96,19 @@ __device__ inline void scores_warpgroup(const Params& p, Storage& s) {
             s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);
             product_wait<0>();
             keep(scores);
+            const Reaches reaches = s.reaches[i % Config::kStages];
+            if (reaches.any_strong()) {
 #pragma unroll
-            for (int h = 0; h < Config::kHeads; ++h) {
-                unsigned char* to = s.slot[slot].scores[h];
-                if (gates[h].strong) {
-                    store_scores<true>(gates[h], scores, skip[h], to, thread);
-                } else {
-                    store_scores<false>(gates[h], scores, skip[h], to, thread);
+                for (int h = 0; h < Config::kHeads; ++h) {
+                    unsigned char* to = s.slot[slot].scores[h];
+                    if (reaches.head[h] == kStrong) {
+                        store_scores<true>(gates[h], scores, to, thread);
+                    } else {
+                        store_scores<false>(gates[h], scores, to, thread);
+                    }
                 }
+            } else {
+                store_scores<false>(gates[0], scores, s.slot[slot].scores[0], thread);
             }
         } else {
             s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);

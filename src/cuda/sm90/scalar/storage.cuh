@@ -48,25 +48,25 @@ struct alignas(16) Columns {
     }
 };
 
-/// Bits that factors of rows and columns may take apart (2^90 and its square root's worth of head
-/// room below float32's and bfloat16's 2^127).
-constexpr float kRange = 90.f;
+/// Bits that a row's and a value's factor may take apart, on either side of 1: 2^80 leaves values and
+/// keys 47 bits of float32's and bfloat16's range.
+constexpr float kRange = 80.f;
 
 /// What a chunk's gates come to, for one head. b: bits decayed since the chunk began, a token's own
-/// decay included; w: the weight of its value.
+/// decay included; w: the weight of its value. A chunk is lifted if it decays by more than kRange: its
+/// factors then reach from 2^-kRange to 2^kRange (lift = kRange, else 0). It is strong if that is not
+/// enough either (below -2 kRange).
 struct HeadGates {
-    Columns column;  // b - log2(w)
-    Columns factor;  // 2^-column: what scores are scaled by, if the chunk is not strong
-    Columns row;     // scale 2^max(b, -kRange): what all of a token's output is scaled by
-    Columns weight;  // w 2^(b_last - b): what a value adds to the leaving state
-    float
-        shift[Config::kChunk];  // min(b + kRange, 0): strong chunks' scores take 2^(shift - column)
-    float inverse[Config::kChunk];  // 1 / row
-    float decay;                    // 2^b_last
-    int strong;                     // b_last < -kRange
+    Columns value;  // w 2^(-max(b, -2 kRange) - lift): what values are scaled by
+    Columns row;    // scale 2^(max(b, -2 kRange) + lift): what all of a token's output is scaled by
+    Columns rest;   // strong, first launch: w 2^(b_last - b), for the leaving state
+    Columns shift;  // min(b + 2 kRange, 0): strong scores take 2^(shift_i - shift_j)
+    float row_shift[Config::kChunk];  // the same numbers in the order of tokens
+    float decay;                      // 2^(b_last + lift): of the state that has been lifted
 };
 
-/// A chunk's decayed scores, rows of 64 columns (128 bytes, swizzled), on their way to math.
+/// A chunk's scores, rows of 64 columns (128 bytes, swizzled), on their way to math: one tile for all
+/// heads, or one for each if any head's gates are strong.
 struct alignas(1024) Slot {
     unsigned char scores[Config::kHeads][Config::kStateOnly ? 1024 : Config::kBoxBytes];
 };
@@ -88,11 +88,23 @@ struct Task {
     bool packed;
 };
 
+/// How a chunk of each head decays.
+enum Reach : int { kPlain, kLifted, kStrong };
+struct alignas(8) Reaches {
+    int head[2];
+    __device__ bool any_strong() const {
+        return head[0] == kStrong || (Config::kHeads > 1 && head[1] == kStrong);
+    }
+    // Not by index: registers have none.
+    __device__ int of(int local) const { return Config::kHeads > 1 && local > 0 ? head[1] : head[0]; }
+};
+
 struct Storage {
     Stage stage[Config::kStages];
     Output output[Config::kMathGroups];
     Slot slot[Config::kSlots];
     HeadGates gates[Config::kStages][Config::kHeads];
+    Reaches reaches[Config::kStages];
     Task task;
     Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
     Barrier slot_full[Config::kSlots], slot_empty[Config::kSlots];
@@ -100,6 +112,9 @@ struct Storage {
     Barrier output_empty[Config::kMathGroups][Config::kOutputs];  // gated outputs: z is there
 };
 static_assert(sizeof(Storage) <= kSharedBytes);
+
+/// The same number in all lanes, and known to be: what is computed from it fits uniform registers.
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 __device__ inline long long load_index(const Indices& p, long long i) {
     return p.is_64_bit ? static_cast<const long long*>(p.data)[i * p.stride]

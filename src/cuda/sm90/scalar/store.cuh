@@ -69,22 +69,16 @@ __device__ inline void store_warp(const Params& p, Storage& s) {
             const Destination to = destination_of(task, group);
             const unsigned char* tile = s.output[group].tile[turn];
             s.output_full[group][turn].wait(i / Config::kOutputs & 1);
-            if (!to.exists) continue;
-            if (task.packed && valid < Config::kChunk) {
+            if (to.exists && task.packed && valid < Config::kChunk) {
                 store_rows(p, task, to, tile, chunk, valid);
-            } else if (leads) {
+            } else if (to.exists && leads) {
                 store_box(reinterpret_cast<const TensorMap*>(&p.o), tile, to.value, to.head,
                           static_cast<int>(task.begin) + chunk * Config::kChunk, task.batch);
+                commit_stores();
             }
-        }
-        if (!leads) continue;
-        commit_stores();
-        // This chunk's copies may still be reading; the one's before are done.
-        wait_stores_read<1>();
-        const int next = i - 1 + Config::kOutputs;
-        if (i == 0 || next >= chunks) continue;
-        for (int group = 0; group < Config::kMathGroups; ++group) {
-            release_output(p, s, destination_of(task, group), group, next);
+            if (!leads || i + Config::kOutputs >= chunks) continue;
+            wait_stores_read<0>();
+            release_output(p, s, to, group, i + Config::kOutputs);
         }
     }
     if (leads) wait_stores_read<0>();

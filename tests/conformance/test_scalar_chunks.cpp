@@ -1,0 +1,204 @@
+// Scalar, constant and no decays in half-width tensors: what the tensor-core kernel for them takes.
+#include <gtest/gtest.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "support/tensor_core_cases.hpp"
+
+namespace sluice::test {
+namespace {
+
+/// H key heads and HV value heads.
+Case with_heads(Case c, std::int64_t key_heads, std::int64_t value_heads) {
+    c.dims.H = key_heads;
+    c.dims.HV = value_heads;
+    c.seed = mix_seed(c.seed, static_cast<std::uint64_t>(1000 * key_heads + value_heads));
+    return c;
+}
+
+std::vector<Case> token_and_channel_counts() {
+    std::vector<Case> list;
+    for (const auto& [keys, values] : {std::pair{64, 64},
+                                       {128, 64},
+                                       {128, 128},
+                                       {16, 8},
+                                       {64, 32},
+                                       {80, 80},
+                                       {96, 192},
+                                       {128, 40},
+                                       {16, 136}}) {
+        for (const std::int64_t tokens : {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 193, 500}) {
+            for (const char* form : {"mamba2_bias_d", "simple_gla"}) {
+                list.push_back(with_heads(tensor_core_case(form, tokens, keys, values), 1, 2));
+            }
+        }
+    }
+    return list;
+}
+
+// A block of threads takes two value heads of a key head: the last may have one.
+std::vector<Case> heads_of_every_group() {
+    std::vector<Case> list;
+    constexpr std::pair<int, int> kHeads[] = {{1, 1}, {1, 2}, {1, 3},  {1, 5},  {2, 2},   {2, 6},
+                                              {3, 9}, {8, 8}, {8, 24}, {8, 56}, {1, 128}, {2, 256}};
+    for (const auto& [key_heads, value_heads] : kHeads) {
+        for (const char* form : {"mamba2_d_z", "simple_gla", "retention", "linear"}) {
+            for (const auto& [keys, values] : {std::pair{16, 16}, {128, 64}, {64, 72}}) {
+                if (value_heads > 24 && keys > 16) continue;
+                list.push_back(
+                    with_heads(tensor_core_case(form, 130, keys, values), key_heads, value_heads));
+            }
+        }
+    }
+    return list;
+}
+
+std::vector<Case> gates_of_every_kind_and_type() {
+    std::vector<Case> list;
+    for (const Gates gates : {Gates::kZero, Gates::kMild, Gates::kStrong, Gates::kSpikes,
+                              Gates::kMinusInfinity, Gates::kAllForget, Gates::kOneChannel}) {
+        for (const char* form : {"simple_gla", "mamba2", "mamba2_bias_d", "mamba2_all",
+                                 "mamba2_plain_dt", "user_token_gate"}) {
+            for (const DType gate_dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+                for (const std::int64_t keys : {64, 128}) {
+                    Case c = with_heads(tensor_core_case(form, 200, keys, 64), 1, 3);
+                    c.kinds.gates = gates;
+                    c.gate_dtype = gate_dtype;
+                    list.push_back(c);
+                }
+            }
+        }
+    }
+    return list;
+}
+
+/// What is added to outputs, and what they are multiplied by, in every shape of the kernel.
+std::vector<Case> skips_and_gated_outputs() {
+    std::vector<Case> list;
+    for (const char* form : {"mamba2", "mamba2_bias_d", "mamba2_channel_d", "mamba2_d_z",
+                             "mamba2_all", "mamba2_plain_dt"}) {
+        for (const std::int64_t keys : {64, 128}) {
+            for (const std::int64_t values : {64, 80, 128}) {
+                for (const std::int64_t heads : {1, 2, 3}) {
+                    for (const std::int64_t tokens : {65, 320}) {
+                        list.push_back(
+                            with_heads(tensor_core_case(form, tokens, keys, values), 1, heads));
+                    }
+                }
+            }
+        }
+    }
+    return list;
+}
+
+std::vector<Case> tensors_of_every_type_and_layout() {
+    std::vector<Case> list;
+    for (const char* form : {"mamba2_all", "simple_gla", "lightning"}) {
+        for (const Strides strides : {Strides::kContiguous, Strides::kTransposed}) {
+            for (const DType state : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+                for (const StateLayout layout :
+                     {StateLayout::kKeyFirst, StateLayout::kValueFirst}) {
+                    Case c = with_heads(tensor_core_case(form, 130, 128, 64), 2, 4);
+                    c.dims.B = c.dims.N = 2;
+                    c.strides = strides;
+                    c.state_dtype = state;
+                    c.layout = layout;
+                    c.checkpoints = true;
+                    list.push_back(c);
+                }
+            }
+        }
+    }
+    return list;
+}
+
+std::vector<Case> states_in_dense_and_packed_rows() {
+    std::vector<Case> list;
+    for (int kind = 0; kind < kNumStates; ++kind) {
+        for (const Packing packing : {Packing::kDense, Packing::kInt32, Packing::kInt64}) {
+            for (const char* form : {"mamba2_d_z", "simple_gla", "retention"}) {
+                Case c = with_heads(tensor_core_case(form, 150, 64, 64), 2, 6);
+                c.states = static_cast<States>(kind);
+                c.dims.B = c.dims.N = 3;
+                if (packing != Packing::kDense) pack(c, {65, 0, 1, 64, 130, 63, 0}, packing);
+                // Other slots, other masks, int32 and int64; with and without states at positions.
+                for (const bool checkpoints : {false, true}) {
+                    c.seed += 1;
+                    c.checkpoints = checkpoints;
+                    list.push_back(c);
+                }
+            }
+        }
+    }
+    return list;
+}
+
+std::vector<Case> long_sequences() {
+    std::vector<Case> list;
+    for (const char* form : {"mamba2_bias_d", "mamba2_all", "simple_gla", "lightning", "linear"}) {
+        const bool gated = find_form(form).gate != GateFormula::kNone;
+        for (const Gates gates : {Gates::kMild, Gates::kSpikes, Gates::kMinusInfinity}) {
+            if (!gated && gates != Gates::kMild) continue;
+            for (const std::int64_t tokens : {2048, 4001}) {
+                Case c = with_heads(tensor_core_case(form, tokens, 128, 64), 1, 3);
+                c.kinds.gates = gates;
+                c.checkpoints = tokens == 2048;
+                list.push_back(c);
+                pack(c, {tokens - 70, 1, tokens}, Packing::kInt32);
+                list.push_back(c);
+            }
+        }
+    }
+    return list;
+}
+
+/// Shapes that the kernel's other sizes split.
+std::vector<Case> long_sequences_of_every_shape() {
+    std::vector<Case> list;
+    for (const auto& [keys, values] : {std::pair{64, 64}, {64, 128}, {128, 128}, {128, 192}}) {
+        for (const std::int64_t heads : {1, 2}) {
+            for (const char* form : {"mamba2_bias_d", "simple_gla"}) {
+                list.push_back(with_heads(tensor_core_case(form, 1500, keys, values), 1, heads));
+            }
+        }
+    }
+    return list;
+}
+
+constexpr CaseGroup kGroups[] = {
+    {"TokenAndChannelCounts", token_and_channel_counts},
+    {"HeadsOfEveryGroup", heads_of_every_group},
+    {"GatesOfEveryKindAndType", gates_of_every_kind_and_type},
+    {"SkipsAndGatedOutputs", skips_and_gated_outputs},
+    {"TensorsOfEveryTypeAndLayout", tensors_of_every_type_and_layout},
+    {"StatesInDenseAndPackedRows", states_in_dense_and_packed_rows},
+    {"LongSequences", long_sequences, true},
+    {"LongSequencesOfEveryShape", long_sequences_of_every_shape, true},
+};
+
+class ScalarChunks : public testing::TestWithParam<std::tuple<Judged, CaseGroup>> {};
+
+TEST_P(ScalarChunks, AgreeWithTheOracle) {
+    const auto& [backend, group] = GetParam();
+    SKIP_WITHOUT(backend.name);
+    judge(backend, group, "scalar");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ScalarChunks,
+                         testing::Combine(testing::ValuesIn(judged_backends().begin(),
+                                                            judged_backends().end()),
+                                          testing::ValuesIn(kGroups)),
+                         [](const auto& parameter) {
+                             return std::get<0>(parameter.param).name + "_" +
+                                    std::get<1>(parameter.param).name;
+                         });
+
+// Which kernel a plan names needs no device.
+TEST(ScalarChunksPlans, NameTheKernelForThem) {
+    for (const CaseGroup& group : kGroups) expect_plans(find_judged("cuda"), group, "scalar");
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,182 @@
+// The method for scalar decays without a GPU: what it refuses and why, what then takes its place,
+// and its plans.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "cuda/backend/method.hpp"
+#include "support/instance.hpp"
+#include "support/judge.hpp"
+#include "support/tensor_core_cases.hpp"
+
+namespace sluice::test {
+namespace {
+
+/// A case that the kernel takes, bound as if its tensors were on a GPU.
+struct Bound {
+    explicit Bound(const Case& c)
+        : instance(c), problem(problem_on(find_judged("cuda"), instance, c.phase)) {}
+
+    Instance instance;  // the problem's memory
+    Problem problem;
+};
+
+Case mamba2(std::int64_t tokens = 130) {
+    Case c = tensor_core_case("mamba2_all", tokens, 128, 64);
+    c.dims.HV = 4;
+    return c;
+}
+
+/// Why the method refuses the problem; empty: it does not.
+std::string refused(const Problem& problem) {
+    const Support support = cuda::scalar_method().supports(problem);
+    EXPECT_EQ(support.ok, support.reason.empty());
+    return support.reason;
+}
+std::string refused(const Case& c) { return refused(Bound(c).problem); }
+
+/// The back end's plan.
+Plan plan_of(const Problem& problem) { return find_backend("cuda").plan(problem, h200()); }
+
+TEST(ScalarMethod, TakesWhatItIsFor) {
+    EXPECT_EQ(refused(mamba2()), "");
+    for (const char* form : {"linear", "retention", "lightning", "simple_gla", "user_head_gate",
+                             "user_token_gate", "mamba2", "mamba2_plain_dt"}) {
+        const Bound bound(tensor_core_case(form, 70, 64, 64));
+        EXPECT_EQ(refused(bound.problem), "") << form;
+        const Plan plan = plan_of(bound.problem);
+        EXPECT_EQ(plan.kernel, "scalar") << form;
+        EXPECT_EQ(plan.precision, Precision::kBFloat16);
+        EXPECT_EQ(plan.notice, "");
+    }
+}
+
+TEST(ScalarMethod, NamesTheTypesThatItDoesNotTake) {
+    Case half = mamba2();
+    half.dtype = DType::kFloat16;
+    EXPECT_EQ(refused(half), "C is float16; it must be bfloat16");
+    Case wide = mamba2();
+    wide.o_dtype = DType::kFloat32;
+    EXPECT_EQ(refused(wide), "o is float32; it must be bfloat16");
+    Case state = mamba2();
+    state.state_dtype = DType::kFloat64;
+    EXPECT_EQ(refused(state), "states must not be float64");
+    Case gates = mamba2();
+    gates.gate_dtype = DType::kFloat64;
+    EXPECT_EQ(refused(gates), "dt is float64; it must be 16 or 32 bits wide");
+}
+
+TEST(ScalarMethod, NamesTheSizesThatItDoesNotTake) {
+    EXPECT_EQ(refused(tensor_core_case("simple_gla", 70, 136, 64)), "K = 136; at most 128");
+    EXPECT_EQ(refused(tensor_core_case("simple_gla", 70, 64, 20)),
+              "V = 20; a multiple of 8, at most 512");
+    EXPECT_EQ(refused(tensor_core_case("simple_gla", 70, 64, 520)),
+              "V = 520; a multiple of 8, at most 512");
+    Case heads = tensor_core_case("retention", 1, 8, 8);
+    heads.dims.H = heads.dims.HV = 257;
+    EXPECT_EQ(refused(heads), "257 heads with constant decays; at most 256");
+    Bound bound(mamba2());
+    bound.problem.dims.N = std::int64_t{1} << 29;
+    EXPECT_EQ(refused(bound.problem),
+              "536870912 sequences x 4 heads; fewer than 2^31 blocks of threads");
+    bound.problem.dims.N = 1;
+    bound.problem.dims.T = std::numeric_limits<int>::max();
+    EXPECT_EQ(refused(bound.problem), "T of 2^31 or more");
+    bound.problem.dims.T = 0;
+    EXPECT_EQ(refused(bound.problem), "no tokens");
+}
+
+TEST(ScalarMethod, NamesTheStridesThatBulkCopiesCannotFollow) {
+    Case spread = mamba2();
+    spread.strides = Strides::kInterleaved;
+    EXPECT_EQ(refused(spread), "C has stride 2 along K; it must be 1");
+    Bound bound(mamba2());
+    for (BoundInput& input : bound.problem.inputs) {
+        if (input.name == "z") input.stride[static_cast<std::size_t>(Axis::kT)] += 4;
+    }
+    EXPECT_EQ(refused(bound.problem),
+              "z has a stride of 520 bytes along T; it must be a positive multiple of 16 below "
+              "2^40");
+    Bound state(mamba2());
+    state.problem.final.stride_k = std::int64_t{1} << 23;
+    EXPECT_EQ(refused(state.problem), "a state's head spans 2^31 bytes");
+}
+
+TEST(ScalarMethod, NamesTheOptionsThatItDoesNotTake) {
+    Case exact = mamba2();
+    exact.precision = Precision::kFloat32;
+    EXPECT_EQ(refused(exact), "precision float32; tensor cores round operands to bfloat16");
+    Case chunk = mamba2();
+    chunk.chunk = 128;
+    EXPECT_EQ(refused(chunk), "chunks of 64 tokens");
+    Bound bound(mamba2());
+    bound.problem.scale = 0;
+    EXPECT_EQ(refused(bound.problem), "scale = 0; above 0");
+    bound.problem.phase = Phase::kDecode;
+    EXPECT_EQ(refused(bound.problem), "prefill only");
+}
+
+// Slower, but the caller learns why.
+TEST(ScalarMethod, WhatItRefusesRunsTokenByTokenWithANotice) {
+    Case spread = mamba2();
+    spread.strides = Strides::kInterleaved;
+    spread.algorithm = Algorithm::kAuto;
+    spread.chunk = 0;
+    const Bound bound(spread);
+    const Plan plan = plan_of(bound.problem);
+    EXPECT_EQ(plan.kernel, "recurrent");
+    EXPECT_NE(plan.notice.find("not scalar: C has stride 2 along K; it must be 1"),
+              std::string::npos)
+        << plan.notice;
+}
+
+// Two value heads of a key head to a block, or two tiles of one: an odd head, or tile, is alone.
+TEST(ScalarMethod, BlocksCoverEveryHeadAndChannel) {
+    struct Expected {
+        std::int64_t heads, values, value_tile, blocks;
+    };
+    for (const auto& [heads, values, value_tile, blocks] : {Expected{1, 64, 64, 1},
+                                                            {2, 64, 64, 1},
+                                                            {3, 64, 64, 2},
+                                                            {4, 8, 64, 2},
+                                                            {7, 64, 64, 4},
+                                                            {128, 64, 64, 64},
+                                                            {1, 72, 128, 1},
+                                                            {1, 128, 128, 1},
+                                                            {1, 136, 128, 2},
+                                                            {3, 128, 128, 3},
+                                                            {3, 200, 128, 6}}) {
+        for (const std::int64_t keys : {16, 64, 72, 128}) {
+            SCOPED_TRACE(fmt::format("{} heads, K {}, V {}", heads, keys, values));
+            Bound bound(tensor_core_case("simple_gla", 1, 8, 8));
+            Dims& d = bound.problem.dims;
+            d = {.B = 3, .T = 64, .H = 2, .HV = 2 * heads, .K = keys, .V = values, .N = 3};
+            const Plan plan = cuda::scalar_method().plan(bound.problem, h200());
+            EXPECT_EQ(plan.value_tile, value_tile);
+            EXPECT_EQ(plan.segments, 1);
+            EXPECT_EQ(plan.tasks, 3 * 2 * blocks);
+            EXPECT_EQ(plan.workspace_bytes, 0);
+        }
+    }
+}
+
+TEST(ScalarMethod, SplitsLongSequencesUnlessToldNotTo) {
+    Bound bound(mamba2());
+    Dims& d = bound.problem.dims;
+    d = {.B = 1, .T = 16384, .H = 1, .HV = 64, .K = 128, .V = 64, .N = 1};
+    const Plan split = cuda::scalar_method().plan(bound.problem, h200());
+    EXPECT_GT(split.segments, 1);
+    EXPECT_EQ(split.tasks, 32 * split.segments);
+    // A state and a decay of each head's segments.
+    EXPECT_EQ(split.workspace_bytes, 64 * split.segments * (128 * 64 + 1) * 4);
+    EXPECT_LT(split.workspace_bytes, 16 << 20);
+    bound.problem.batch_invariant = true;
+    const Plan whole = cuda::scalar_method().plan(bound.problem, h200());
+    EXPECT_EQ(whole.segments, 1);
+    EXPECT_GT(whole.predicted_us, split.predicted_us);
+}
+
+}  // namespace
+}  // namespace sluice::test
