@@ -93,10 +93,14 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
     State state;
     start_state(p, task, at, state);
     // A segment writes the states after its own chunks, the first also the one before.
+    const auto store_checkpoint = [&](int chunk) {
+        return store_checkpoints<Config::kChunk, kStateRegisters, false>(
+            p, task, place_of(p, task, at), chunk, state);
+    };
     int checkpoint = kNoChunk;
     if (!Config::kStateOnly && p.checkpoint_count > 0) {
-        checkpoint = next_checkpoint(p, task, task.segment == 0 ? 0 : task.first + 1);
-        if (checkpoint == 0) checkpoint = store_checkpoints(p, task, at, 0, state);
+        checkpoint = next_checkpoint<Config::kChunk>(p, task, task.segment == 0 ? 0 : task.first + 1);
+        if (checkpoint == 0) checkpoint = store_checkpoint(0);
     }
     for (int chunk = task.first; chunk < task.end; ++chunk) {
         const int i = chunk - task.first;
@@ -153,15 +157,14 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
             s.stage_empty[stage].arrive();
         }
         if (loads && chunk + Config::kStages < task.end) load_chunk(p, s, i + Config::kStages);
-        if (chunk + 1 == checkpoint) {
-            checkpoint = store_checkpoints(p, task, at, chunk + 1, state);
-        }
+        if (chunk + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }
     if constexpr (Config::kStateOnly) {
-        store_segment(segment_state(p, task, task.segment, at), state);
+        store_registers<kStateRegisters>(segment_state(p, task, task.segment, at), state);
     } else {
         if (task.segment == p.segments - 1) {
-            store_state(p, task, p.final, slot_at(p.final, task.sequence), at, state);
+            store_state<kStateRegisters, false>(p.final, slot_at(p.final, task.sequence),
+                                         place_of(p, task, at), state);
         }
         if (at.thread == 0) wait_stores_read<0>();
     }

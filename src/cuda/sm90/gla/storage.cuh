@@ -1,6 +1,7 @@
 // What the roles of the GLA kernel share: a block's shared memory, and what the block works on.
 #pragma once
 
+#include "sm90/common/state.cuh"
 #include "sm90/gla/config.cuh"
 #include "sm90/gla/params.cuh"
 #include "tile/ptx.cuh"
@@ -72,11 +73,6 @@ __device__ inline u32 opaque(u32 x) {
 __device__ inline int slot_of(int team, int n) { return team * Config::kSlots + n % Config::kSlots; }
 __device__ inline u32 phase_of(int n) { return n / Config::kSlots & 1; }
 
-__device__ inline long long load_index(const Indices& p, long long i) {
-    return p.is_64_bit ? static_cast<const long long*>(p.data)[i * p.stride]
-                       : static_cast<const int*>(p.data)[i * p.stride];
-}
-
 /// Segments that a launch has: the last one's own state is nobody's start.
 __device__ inline int launched_segments(const Params& p) {
     return Config::kStateOnly ? p.segments - 1 : p.segments;
@@ -84,14 +80,17 @@ __device__ inline int launched_segments(const Params& p) {
 
 __device__ inline Task decode_task(const Params& p) {
     Task task;
-    long long x = blockIdx.x;
-    task.value_tile = static_cast<int>(x % p.value_tiles);
-    x /= p.value_tiles;
-    task.segment = static_cast<int>(x % launched_segments(p));
-    x /= launched_segments(p);
-    task.head = static_cast<int>(x % p.heads);
+    u32 x = blockIdx.x;  // 32 bits: a division of 64 takes a hundred nanoseconds
+    const auto digit = [&](u32 base) {
+        const u32 d = x % base;
+        x /= base;
+        return static_cast<int>(d);
+    };
+    task.value_tile = digit(p.value_tiles);
+    task.segment = digit(launched_segments(p));
+    task.head = digit(p.heads);
     task.key_head = task.head / p.heads_per_key_head;
-    task.sequence = static_cast<int>(x / p.heads);
+    task.sequence = static_cast<int>(x);
     task.packed = p.cu_seqlens.data != nullptr;
     long long end = p.tokens;
     task.begin = 0;

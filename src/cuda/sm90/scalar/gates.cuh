@@ -75,44 +75,63 @@ __device__ inline RawGates fetch(const Params& p, const Task& task, int head, in
 
 /// What a lane's two tokens come to.
 struct ChunkGates {
+    TokenGate token[2];
     float2 sum;  // b
     float bits;  // of the chunk
 };
 
-__device__ inline ChunkGates sum_gates(const TokenGate (&token)[2], int lane) {
-    const float first = fmaxf(token[0].bits, kLeastBits);
-    const float both = first + fmaxf(token[1].bits, kLeastBits);
-    float through = both;
+/// Of several chunks at once: shuffles queue behind the products' operands, each for its own time.
+template <int kChunks>
+__device__ inline void sum_gates(ChunkGates (&chunk)[kChunks], int lane) {
+    float first[kChunks], both[kChunks], through[kChunks];
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+        first[c] = fmaxf(chunk[c].token[0].bits, kLeastBits);
+        both[c] = first[c] + fmaxf(chunk[c].token[1].bits, kLeastBits);
+        through[c] = both[c];
+    }
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-        const float before = __shfl_up_sync(~0u, through, step);
-        if (lane >= step) through += before;
+        float before[kChunks];
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) before[c] = __shfl_up_sync(~0u, through[c], step);
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+            if (lane >= step) through[c] += before[c];
+        }
     }
-    float before = __shfl_up_sync(~0u, through, 1);
-    if (lane == 0) before = 0.f;
-    return {make_float2(before + first, before + both), __shfl_sync(~0u, through, 31)};
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+        const float up = __shfl_up_sync(~0u, through[c], 1);
+        const float before = lane == 0 ? 0.f : up;
+        chunk[c].sum = make_float2(before + first[c], before + both[c]);
+        chunk[c].bits = __shfl_sync(~0u, through[c], 31);
+    }
 }
 
 __device__ inline float2 exp2_pair(float2 x) { return make_float2(exp2_fast(x.x), exp2_fast(x.y)); }
 
-__device__ inline void store_gates(HeadGates& to, int& reach, const TokenGate (&token)[2],
-                                   const ChunkGates& g, float scale, int lane) {
+__device__ inline void store_gates(HeadGates& to, int& reach, const ChunkGates& g, float scale,
+                                   int lane) {
+    const float2 b = g.sum;
     const bool strong = g.bits < -2 * kRange;
     const bool lifted = !Config::kStateOnly && g.bits < -kRange;
     const float lift = lifted ? kRange : 0.f;
-    const float2 b = g.sum;
-    const float2 row = make_float2(fmaxf(b.x, -2 * kRange) + lift, fmaxf(b.y, -2 * kRange) + lift);
-    const float2 grow = exp2_pair(make_float2(-row.x, -row.y));
-    const float2 fall = exp2_pair(row);
-    to.value.set(lane, make_float2(token[0].weight * grow.x, token[1].weight * grow.y));
-    to.row.set(lane, make_float2(scale * fall.x, scale * fall.y));
-    // The other head's gates may be the strong ones: scores read both heads' shifts then.
-    const float2 shift = make_float2(fminf(b.x + 2 * kRange, 0.f), fminf(b.y + 2 * kRange, 0.f));
-    to.shift.set(lane, shift);
-    reinterpret_cast<float2*>(to.row_shift)[lane] = shift;
+    if constexpr (!Config::kStateOnly) {
+        const float2 row =
+            make_float2(fmaxf(b.x, -2 * kRange) + lift, fmaxf(b.y, -2 * kRange) + lift);
+        const float2 grow = exp2_pair(make_float2(-row.x, -row.y));
+        const float2 fall = exp2_pair(row);
+        to.value.set(lane, make_float2(g.token[0].weight * grow.x, g.token[1].weight * grow.y));
+        to.row.set(lane, make_float2(scale * fall.x, scale * fall.y));
+        // The other head's gates may be the strong ones: scores read both heads' shifts then.
+        const float2 shift = make_float2(fminf(b.x + 2 * kRange, 0.f), fminf(b.y + 2 * kRange, 0.f));
+        to.shift.set(lane, shift);
+        reinterpret_cast<float2*>(to.row_shift)[lane] = shift;
+    }
     if (Config::kStateOnly || strong) {
         const float2 rest = exp2_pair(make_float2(g.bits - b.x, g.bits - b.y));
-        to.rest.set(lane, make_float2(token[0].weight * rest.x, token[1].weight * rest.y));
+        to.rest.set(lane, make_float2(g.token[0].weight * rest.x, g.token[1].weight * rest.y));
     }
     if (lane == 0) {
         to.decay = exp2_fast(g.bits + lift);
@@ -122,7 +141,8 @@ __device__ inline void store_gates(HeadGates& to, int& reach, const TokenGate (&
 
 /// `local`: the head's place in the block.
 __device__ inline void gate_warp(const Params& p, Storage& s, int local) {
-    constexpr int kAhead = 4;  // chunks whose gates are on their way from memory
+    // Chunks at a time; as many are on their way from memory.
+    constexpr int kAhead = Config::kStateOnly ? 4 : 2;
     const Task& task = s.task;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int head = task.head + min(local, task.heads - 1);
@@ -132,23 +152,27 @@ __device__ inline void gate_warp(const Params& p, Storage& s, int local) {
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) ahead[a] = fetch(p, task, head, task.first + a, lane);
     for (int first = task.first; first < task.end; first += kAhead) {
+        ChunkGates gates[kAhead];
 #pragma unroll
         for (int a = 0; a < kAhead; ++a) {
-            const int chunk = first + a;
-            if (chunk >= task.end) break;
-            TokenGate token[2];
+            const int token = (first + a) * Config::kChunk + 2 * lane;
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                token[e] = token_gate(p, rate, number_of(ahead[a].bits[e], p.gate.type));
-                if (chunk * Config::kChunk + 2 * lane + e >= task.length) token[e] = {0.f, 0.f};
+                TokenGate& to = gates[a].token[e];
+                to = token_gate(p, rate, number_of(ahead[a].bits[e], p.gate.type));
+                if (token + e >= task.length) to = {0.f, 0.f};
             }
-            ahead[a] = fetch(p, task, head, chunk + kAhead, lane);
-            const ChunkGates gates = sum_gates(token, lane);
-            bits += gates.bits;
-            const int i = chunk - task.first;
+            ahead[a] = fetch(p, task, head, first + kAhead + a, lane);
+        }
+        sum_gates(gates, lane);
+#pragma unroll
+        for (int a = 0; a < kAhead; ++a) {
+            if (first + a >= task.end) break;
+            bits += gates[a].bits;
+            const int i = first + a - task.first;
             const int stage = i % Config::kStages;
             s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
-            store_gates(s.gates[stage][local], s.reaches[stage].head[local], token, gates, p.scale,
+            store_gates(s.gates[stage][local], s.reaches[stage].head[local], gates[a], p.scale,
                         lane);
             __syncwarp();
             if (lane == 0) s.stage_full[stage].arrive();

@@ -195,13 +195,17 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
     start_state(p, task, at, state);
     if constexpr (Config::kStateOnly) {
         add_chunks(s, at, state);
-        return store_segment(task, at, segment_state(p, task, task.segment, at), state);
+        return store_segment(p, task, at, task.segment, state);
     }
     // A segment writes the states after its own chunks, the first also the one before.
+    const auto store_checkpoint = [&](int chunk) {
+        return store_checkpoints<Config::kChunk, kStateRegisters, true>(
+            p, task, place_of(p, task, at), chunk, state);
+    };
     int checkpoint = kNoChunk;
     if (p.checkpoint_count > 0) {
-        checkpoint = next_checkpoint(p, task, task.segment == 0 ? 0 : task.first + 1);
-        if (checkpoint == 0) checkpoint = store_checkpoints(p, task, at, 0, state);
+        checkpoint = next_checkpoint<Config::kChunk>(p, task, task.segment == 0 ? 0 : task.first + 1);
+        if (checkpoint == 0) checkpoint = store_checkpoint(0);
     }
     const int chunks = uniform(task.end - task.first);
     const int whole = uniform(task.length / Config::kChunk - task.first);  // chunks
@@ -247,7 +251,6 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         const int turn = i % Config::kOutputs;
         s.output_empty[group][turn].wait((i / Config::kOutputs + (Config::kGated ? 0 : 1)) & 1);
         write_output(at, s.output[group].tile[turn], o);
-        publish_output(s, at, i);
         product_wait<0>();
         keep(state);
         if (at.thread % 32 == 0) {
@@ -255,12 +258,13 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
             s.stage_empty[stage].arrive();
         }
         scale_state(decay, state);
-        if (task.first + i + 1 == checkpoint) {
-            checkpoint = store_checkpoints(p, task, at, checkpoint, state);
-        }
+        // Late: the fence waits for what was written, which meanwhile is there.
+        publish_output(s, at, i);
+        if (task.first + i + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }
     if (task.segment == p.segments - 1) {
-        store_state(p, task, p.final, slot_at(p.final, task.sequence), at, state);
+        store_state<kStateRegisters, true>(p.final, slot_at(p.final, task.sequence),
+                                     place_of(p, task, at), state);
     }
 }
 

@@ -22,46 +22,10 @@ struct Fragment {
     }
 };
 
-__device__ inline void store_number(void* data, long long i, int type, float x) {
-    if (type == kFloat32) {
-        static_cast<float*>(data)[i] = x;
-    } else {
-        static_cast<u16*>(data)[i] =
-            static_cast<u16>(type == kBFloat16 ? pack_bf16(x, 0.f) : pack_fp16(x, 0.f));
-    }
-}
-
-/// The slot of a state tensor that index `i` names; below zero: none. An index that nobody
-/// validated may name no slot at all.
-__device__ inline long long slot_at(const StateTensor& state, long long i) {
-    if (state.data == nullptr) return -1;
-    const long long slot = state.indices.data == nullptr ? i : load_index(state.indices, i);
-    return slot < state.slots ? slot : -1;
-}
-
-/// Calls f(register, element's index) for the fragment's elements that exist in a slot.
-template <class F>
-__device__ inline void for_each_state_element(const Params& p, const Task& task,
-                                              const StateTensor& state, long long slot,
-                                              const Fragment& at, F&& f) {
-    if (slot < 0 || at.head() >= task.heads) return;
-    const long long base = slot * state.slot_stride + (task.head + at.head()) * state.head_stride;
-    const int value = at.value(task) + at.row();
-#pragma unroll
-    for (int r = 0; r < kStateRegisters; ++r) {
-        const int v = value + r / 2 % 2 * 8;
-        const int key = r / 4 * 8 + at.column() + r % 2;
-        if (v < p.values && key < p.keys) {
-            f(r, base + (key * state.key_stride + v * state.value_stride));
-        }
-    }
-}
-
-__device__ inline void store_state(const Params& p, const Task& task, const StateTensor& to,
-                                   long long slot, const Fragment& at, const State& state) {
-    for_each_state_element(p, task, to, slot, at, [&](int r, long long element) {
-        store_number(to.data, element, to.type, state[r]);
-    });
+__device__ inline StatePlace place_of(const Params& p, const Task& task, const Fragment& at) {
+    // The last block of a key head may have a head too many: it has no channels.
+    return {task.head + at.head(), at.value(task) + at.row(), p.keys,
+            at.head() < task.heads ? p.values : 0, at.column()};
 }
 
 /// The sequence's initial state.
@@ -70,10 +34,8 @@ __device__ inline void load_initial(const Params& p, const Task& task, const Fra
 #pragma unroll
     for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
     if (p.has_initial != nullptr && !p.has_initial[task.sequence * p.has_initial_stride]) return;
-    for_each_state_element(p, task, p.initial, slot_at(p.initial, task.sequence), at,
-                           [&](int r, long long element) {
-                               state[r] = load_number(p.initial.data, element, p.initial.type);
-                           });
+    load_state<kStateRegisters, true>(p.initial, slot_at(p.initial, task.sequence),
+                                place_of(p, task, at), state);
 }
 
 /// First of a head's segments in the workspace.
@@ -92,14 +54,10 @@ __device__ inline float* segment_state(const Params& p, const Task& task, int se
            at.thread * 4;
 }
 
-__device__ inline void store_segment(const Task& task, const Fragment& at, float* to,
-                                     const State& state) {
+__device__ inline void store_segment(const Params& p, const Task& task, const Fragment& at,
+                                     int segment, State& state) {
     if (at.head() >= task.heads) return;
-#pragma unroll
-    for (int r = 0; r < kStateRegisters; r += 4) {
-        *reinterpret_cast<float4*>(to + r * 128) =
-            make_float4(state[r], state[r + 1], state[r + 2], state[r + 3]);
-    }
+    store_registers<kStateRegisters>(segment_state(p, task, segment, at), state);
 }
 
 /// state = decay state + the segment's own state.
@@ -121,7 +79,7 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
     if constexpr (Config::kStateOnly) {
         if (task.segment == 0) {
             load_initial(p, task, at, state);
-            store_segment(task, at, segment_state(p, task, p.segments - 1, at), state);
+            store_segment(p, task, at, p.segments - 1, state);
         }
 #pragma unroll
         for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
@@ -132,48 +90,10 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
     for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
     add_segment(segment_state(p, task, p.segments - 1, at), 0.f, state);
     const long long row = segment_row(p, task, at);
+#pragma unroll 2
     for (int segment = 0; segment < task.segment; ++segment) {
         add_segment(segment_state(p, task, segment, at), p.segment_decay[row + segment], state);
     }
-}
-
-// States at positions. The list is in no order; positions are multiples of the chunk.
-
-constexpr int kNoChunk = 0x7fffffff;
-
-/// The chunk that entry `i` wants the state after (0: before the first); kNoChunk: not this
-/// sequence's.
-__device__ inline int checkpoint_chunk(const Params& p, const Task& task, int i) {
-    if (i >= p.checkpoint_count || load_index(p.checkpoint_sequences, i) != task.sequence) {
-        return kNoChunk;
-    }
-    const long long position = load_index(p.checkpoint_positions, i);
-    const bool ok = position >= 0 && position <= task.length && position % Config::kChunk == 0;
-    return ok ? static_cast<int>(position / Config::kChunk) : kNoChunk;
-}
-
-/// The first chunk from `from` on after which the state is wanted.
-__device__ inline int next_checkpoint(const Params& p, const Task& task, int from) {
-    int next = kNoChunk;
-    for (int i = static_cast<int>(threadIdx.x) % 32; i < p.checkpoint_count; i += 32) {
-        const int chunk = checkpoint_chunk(p, task, i);
-        if (chunk >= from) next = min(next, chunk);
-    }
-    return __reduce_min_sync(~0u, next);
-}
-
-/// To every entry that wants the state after `chunk` chunks. Returns the next one wanted.
-__device__ inline int store_checkpoints(const Params& p, const Task& task, const Fragment& at,
-                                        int chunk, const State& state) {
-    for (int first = 0; first < p.checkpoint_count; first += 32) {
-        const int i = first + static_cast<int>(threadIdx.x) % 32;
-        u32 wanted = __ballot_sync(~0u, checkpoint_chunk(p, task, i) == chunk);
-        for (; wanted != 0; wanted &= wanted - 1) {
-            const int entry = first + __ffs(static_cast<int>(wanted)) - 1;
-            store_state(p, task, p.checkpoints, slot_at(p.checkpoints, entry), at, state);
-        }
-    }
-    return next_checkpoint(p, task, chunk + 1);
 }
 
 }  // namespace sluice::scalar

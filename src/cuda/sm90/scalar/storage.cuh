@@ -1,6 +1,7 @@
 // What the roles share: a block's shared memory, and what the block works on.
 #pragma once
 
+#include "sm90/common/state.cuh"
 #include "sm90/scalar/config.cuh"
 #include "sm90/scalar/params.cuh"
 #include "tile/ptx.cuh"
@@ -116,23 +117,6 @@ static_assert(sizeof(Storage) <= kSharedBytes);
 /// The same number in all lanes, and known to be: what is computed from it fits uniform registers.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
-__device__ inline long long load_index(const Indices& p, long long i) {
-    return p.is_64_bit ? static_cast<const long long*>(p.data)[i * p.stride]
-                       : static_cast<const int*>(p.data)[i * p.stride];
-}
-
-/// A number of a type known at run time: its bits, and what they mean.
-__device__ inline u32 load_bits(const void* data, long long i, int type) {
-    return type == kFloat32 ? static_cast<const u32*>(data)[i] : static_cast<const u16*>(data)[i];
-}
-__device__ inline float number_of(u32 bits, int type) {
-    if (type == kFloat32) return __uint_as_float(bits);
-    return type == kBFloat16 ? low_bf16(bits) : low_fp16(bits);
-}
-__device__ inline float load_number(const void* data, long long i, int type) {
-    return number_of(load_bits(data, i, type), type);
-}
-
 /// Segments that a launch has: the last one's own state is nobody's start.
 __device__ inline int launched_segments(const Params& p) {
     return Config::kStateOnly ? p.segments - 1 : p.segments;
@@ -140,11 +124,11 @@ __device__ inline int launched_segments(const Params& p) {
 
 __device__ inline Task decode_task(const Params& p) {
     Task task;
-    long long x = blockIdx.x;
-    const auto digit = [&](int base) {
-        const int d = static_cast<int>(x % base);
+    u32 x = blockIdx.x;  // 32 bits: a division of 64 takes a hundred nanoseconds
+    const auto digit = [&](u32 base) {
+        const u32 d = x % base;
         x /= base;
-        return d;
+        return static_cast<int>(d);
     };
     task.value_tile = digit(p.value_tiles);
     task.segment = digit(launched_segments(p));
