@@ -5,20 +5,21 @@
 //
 // For a chunk of 64 tokens, with b_i the sum of g from the chunk's first token to i:
 //
-//   r_i  = scale 2^max(b_i, -90)
-//   A_ij = w_j 2^(min(b_i + 90, 0) - b_j) q_i . k_j  for i >= j;   A_ii += D / r_i
-//   O^T  = (S^T Q^T + V^T A^T) diag(r)
-//   S^T <- 2^b_last S^T + (V^T diag(w 2^(b_last - b))) K
+//   v'_j = w_j 2^-b_j v_j,   M_ij = q_i . k_j  for i >= j
+//   O^T  = (S^T Q^T + V'^T M^T) diag(scale 2^b) + D V^T
+//   S^T <- 2^b_last (S^T + V'^T K)
 //
-// No factor of A exceeds 2^90, so any gates are safe, and Q and K go to the tensor cores as they
-// are. Unless the chunk decays by more than 90 bits, A takes one factor per column and no
-// exponential. A block of threads has one or two value heads of a key head, a tile of value
-// channels, and a segment of the chunks.
+// Q and K go to the tensor cores as they are, M is the same for all heads of a key head, and V' is
+// the A operand, from registers, of both of its products. A chunk that decays by more than 80 bits is
+// lifted (factors from 2^-80 to 2^80 instead of from 1 to 2^80); one that decays by more than 160 is
+// strong: its M takes an exponential an element, and the state a second weighing of V (storage.cuh).
+// A row's numbers are the same in every case, so they depend on no later gate. A block of threads has
+// one or two value heads of a key head, a tile of value channels, and a segment of the chunks.
 //
 //   role      threads              does
 //   load      one thread           q, k, v of a chunk by bulk copies, kStages chunks ahead
 //   gates     one warp per head    gates to b and the factors above (the policy: gates.cuh)
-//   scores    one warpgroup        Q K^T once, then A of each head
+//   scores    one warpgroup        M
 //   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T
 //             64 value channels
 //   store     one warp             O by bulk copies (and brings z)
