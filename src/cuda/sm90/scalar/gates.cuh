@@ -111,19 +111,35 @@ __device__ inline void sum_gates(ChunkGates (&chunk)[kChunks], int lane) {
 
 __device__ inline float2 exp2_pair(float2 x) { return make_float2(exp2_fast(x.x), exp2_fast(x.y)); }
 
+/// 2^n, -126 <= n <= 127.
+__device__ inline float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
+
+/// What a token's output and its value are scaled by.
+struct TokenFactors {
+    float row, value;
+};
+
+/// 2^(b + lift) and 2^-(b + lift): 2^lift is a factor of its own, so that the same token in a chunk
+/// that is lifted and in one that is not has the same bits but for the exponent.
+__device__ inline TokenFactors token_factors(float b, int lift) {
+    const float in_range = fmaxf(b, -2 * kRange);
+    const float whole = rintf(in_range);
+    const float rest = in_range - whole;
+    const int n = static_cast<int>(whole) + lift;
+    return {exp2_fast(rest) * power_of_two(n), exp2_fast(-rest) * power_of_two(-n)};
+}
+
 __device__ inline void store_gates(HeadGates& to, int& reach, const ChunkGates& g, float scale,
                                    int lane) {
     const float2 b = g.sum;
     const bool strong = g.bits < -2 * kRange;
     const bool lifted = !Config::kStateOnly && g.bits < -kRange;
-    const float lift = lifted ? kRange : 0.f;
+    const int lift = lifted ? static_cast<int>(kRange) : 0;
     if constexpr (!Config::kStateOnly) {
-        const float2 row =
-            make_float2(fmaxf(b.x, -2 * kRange) + lift, fmaxf(b.y, -2 * kRange) + lift);
-        const float2 grow = exp2_pair(make_float2(-row.x, -row.y));
-        const float2 fall = exp2_pair(row);
-        to.value.set(lane, make_float2(g.token[0].weight * grow.x, g.token[1].weight * grow.y));
-        to.row.set(lane, make_float2(scale * fall.x, scale * fall.y));
+        const TokenFactors x = token_factors(b.x, lift);
+        const TokenFactors y = token_factors(b.y, lift);
+        to.value.set(lane, make_float2(g.token[0].weight * x.value, g.token[1].weight * y.value));
+        to.row.set(lane, make_float2(scale * x.row, scale * y.row));
         // The other head's gates may be the strong ones: scores read both heads' shifts then.
         const float2 shift = make_float2(fminf(b.x + 2 * kRange, 0.f), fminf(b.y + 2 * kRange, 0.f));
         to.shift.set(lane, shift);
@@ -134,7 +150,7 @@ __device__ inline void store_gates(HeadGates& to, int& reach, const ChunkGates& 
         to.rest.set(lane, make_float2(g.token[0].weight * rest.x, g.token[1].weight * rest.y));
     }
     if (lane == 0) {
-        to.decay = exp2_fast(g.bits + lift);
+        to.decay = exp2_fast(g.bits + static_cast<float>(lift));
         reach = strong ? kStrong : lifted ? kLifted : kPlain;
     }
 }

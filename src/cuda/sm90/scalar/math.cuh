@@ -219,7 +219,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         const Reaches reaches = s.reaches[stage];
         const int reach = reaches.of(at.head());
         float decay = gates.decay;
-        if (reach != kPlain) scale_state(exp2_fast(-kRange), state);
+        if (reach != kPlain) scale_state(kLowered, state);
         float o[32];
         StateOperand packed;
         pack_state(state, packed);

@@ -52,6 +52,7 @@ struct alignas(16) Columns {
 /// Bits that a row's and a value's factor may take apart, on either side of 1: 2^80 leaves values and
 /// keys 47 bits of float32's and bfloat16's range.
 constexpr float kRange = 80.f;
+constexpr float kLowered = 0x1p-80f;  // what a state is scaled by in a lifted chunk
 
 /// What a chunk's gates come to, for one head. b: bits decayed since the chunk began, a token's own
 /// decay included; w: the weight of its value. A chunk is lifted if it decays by more than kRange: its
