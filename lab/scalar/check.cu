@@ -450,6 +450,7 @@ int main(int argc, char** argv) {
         {"given", 1, 16384, 16, 16, 128, 128, 8},
         {"given", 1, 4096, 16, 16, 128, 128, 4},
         {"given", 1, 4096, 16, 16, 128, 128, 8},
+        {"given_narrow", 4, 16384, 16, 16, 128, 128},
         {"given_narrow", 1, 16384, 16, 16, 128, 128, 4},
         {"given_narrow", 1, 4096, 16, 16, 128, 128, 4},
         // Fixed costs: a chunk a segment.

@@ -8,8 +8,20 @@
 
 namespace sluice {
 
-/// float64 where every input is; on a CUDA device bfloat16 where all that q, k and v read per token
-/// is 16 bits wide (more precision would not come from such inputs); else float32.
+/// An operand of products: channels of q, k or v per token, or what they are made of. A number per
+/// token and head that weighs a whole row (Mamba-2's time step) is none: like a gate it goes into
+/// factors, which are float32 in every kernel.
+[[nodiscard]] inline bool is_operand(const Spec& spec, const Input& input) {
+    const auto has = [&](Axis axis) {
+        return std::find(input.axes.begin(), input.axes.end(), axis) != input.axes.end();
+    };
+    return has(Axis::kT) && (has(Axis::kK) || has(Axis::kV)) &&
+           (reads_input(spec.q, input.name) || reads_input(spec.k, input.name) ||
+            reads_input(spec.v, input.name));
+}
+
+/// float64 where every input is; on a CUDA device bfloat16 where all operands are 16 bits wide
+/// (more precision would not come from them), whatever gates and rates are; else float32.
 [[nodiscard]] inline Precision resolve_precision(Precision wanted, const Spec& spec,
                                                  const NamedTensors& inputs) {
     if (wanted != Precision::kAuto) return wanted;
@@ -24,12 +36,7 @@ namespace sluice {
     }
     const bool narrow = all([&](const auto& x) {
         const Input* input = spec.find_input(x.first);
-        const bool per_token = input != nullptr && std::find(input->axes.begin(), input->axes.end(),
-                                                             Axis::kT) != input->axes.end();
-        const bool operand =
-            per_token && (reads_input(spec.q, x.first) || reads_input(spec.k, x.first) ||
-                          reads_input(spec.v, x.first));
-        return !operand || size_bytes(x.second.dtype) == 2;
+        return input == nullptr || !is_operand(spec, *input) || size_bytes(x.second.dtype) == 2;
     });
     return narrow ? Precision::kBFloat16 : Precision::kFloat32;
 }

@@ -1,10 +1,13 @@
 // Scalar, constant and no decays in half-width tensors: what the tensor-core kernel for them takes.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "support/instance.hpp"
+#include "support/judge.hpp"
 #include "support/tensor_core_cases.hpp"
 
 namespace sluice::test {
@@ -167,6 +170,27 @@ std::vector<Case> long_sequences_of_every_shape() {
     return list;
 }
 
+/// So many blocks of threads that two heads, or two tiles of a head, share one; fewer are spread.
+std::vector<Case> many_sequences() {
+    struct Setting {
+        std::int64_t sequences, heads, values;
+        std::vector<const char*> forms;
+    };
+    const Setting settings[] = {
+        {70, 2, 40, {"mamba2_all", "mamba2_d_z", "mamba2_channel_d", "mamba2_plain_dt"}},
+        {40, 2, 136, {"mamba2_all", "mamba2_bias_d"}},  // of each of a head's tiles
+        {70, 1, 72, {"mamba2_all", "mamba2_channel_d", "simple_gla", "retention", "linear"}}};
+    std::vector<Case> list;
+    for (const auto& [sequences, heads, values, forms] : settings) {
+        for (const char* form : forms) {
+            Case c = with_heads(tensor_core_case(form, 65, 72, values), 1, heads);
+            c.dims.B = c.dims.N = sequences;
+            list.push_back(c);
+        }
+    }
+    return list;
+}
+
 constexpr CaseGroup kGroups[] = {
     {"TokenAndChannelCounts", token_and_channel_counts},
     {"HeadsOfEveryGroup", heads_of_every_group},
@@ -174,6 +198,7 @@ constexpr CaseGroup kGroups[] = {
     {"SkipsAndGatedOutputs", skips_and_gated_outputs},
     {"TensorsOfEveryTypeAndLayout", tensors_of_every_type_and_layout},
     {"StatesInDenseAndPackedRows", states_in_dense_and_packed_rows},
+    {"ManySequences", many_sequences},
     {"LongSequences", long_sequences, true},
     {"LongSequencesOfEveryShape", long_sequences_of_every_shape, true},
 };
@@ -198,6 +223,17 @@ INSTANTIATE_TEST_SUITE_P(Backends, ScalarChunks,
 // Which kernel a plan names needs no device.
 TEST(ScalarChunksPlans, NameTheKernelForThem) {
     for (const CaseGroup& group : kGroups) expect_plans(find_judged("cuda"), group, "scalar");
+}
+
+TEST(ScalarChunksPlans, GiveManySequencesFewerBlocks) {
+    for (const Case& c : many_sequences()) {
+        SCOPED_TRACE(c.name());
+        const Instance instance(c);
+        const Problem problem = problem_on(find_judged("cuda"), instance, c.phase);
+        const Plan plan = plan_for(find_judged("cuda"), problem);
+        const std::int64_t alone = c.dims.N * c.dims.HV * ((c.dims.V + 63) / 64);
+        EXPECT_EQ(plan.tasks, alone / 2);
+    }
 }
 
 }  // namespace

@@ -132,34 +132,118 @@ TEST(ScalarMethod, WhatItRefusesRunsTokenByTokenWithANotice) {
         << plan.notice;
 }
 
-// Two value heads of a key head to a block, or two tiles of one: an odd head, or tile, is alone.
+/// The strides of a dense tensor, which say how much memory it is.
+void set_dense(BoundInput& x, const Dims& dims) {
+    std::int64_t step = 1;
+    for (int i = kNumAxes - 1; i >= 0; --i) {
+        const auto axis = static_cast<Axis>(i);
+        if (!x.has(axis)) continue;
+        x.stride[static_cast<std::size_t>(i)] = step;
+        step *= dims.extent(axis);
+    }
+}
+
+/// A case of `form` with these sizes.
+Bound sized(const char* form, const Dims& dims) {
+    Bound bound(tensor_core_case(form, 1, 8, 8));
+    bound.problem.dims = dims;
+    for (BoundInput& input : bound.problem.inputs) set_dense(input, dims);
+    return bound;
+}
+
+Plan scalar_plan(const char* form, const Dims& dims) {
+    return cuda::scalar_method().plan(sized(form, dims).problem, h200());
+}
+
+// Few heads of sequences are spread over as many blocks as there can be. Many share blocks by two:
+// heads, or tiles of one, where an odd head or tile is alone.
 TEST(ScalarMethod, BlocksCoverEveryHeadAndChannel) {
     struct Expected {
-        std::int64_t heads, values, value_tile, blocks;
+        std::int64_t heads, values;
+        std::int64_t value_tile, blocks;  // where the GPU is full
     };
     for (const auto& [heads, values, value_tile, blocks] : {Expected{1, 64, 64, 1},
                                                             {2, 64, 64, 1},
-                                                            {3, 64, 64, 2},
                                                             {4, 8, 64, 2},
+                                                            {5, 64, 64, 3},
                                                             {7, 64, 64, 4},
                                                             {128, 64, 64, 64},
                                                             {1, 72, 128, 1},
                                                             {1, 128, 128, 1},
-                                                            {1, 136, 128, 2},
                                                             {3, 128, 128, 3},
-                                                            {3, 200, 128, 6}}) {
+                                                            {2, 192, 64, 3}}) {
         for (const std::int64_t keys : {16, 64, 72, 128}) {
             SCOPED_TRACE(fmt::format("{} heads, K {}, V {}", heads, keys, values));
-            Bound bound(tensor_core_case("simple_gla", 1, 8, 8));
-            Dims& d = bound.problem.dims;
-            d = {.B = 3, .T = 64, .H = 2, .HV = 2 * heads, .K = keys, .V = values, .N = 3};
-            const Plan plan = cuda::scalar_method().plan(bound.problem, h200());
-            EXPECT_EQ(plan.value_tile, value_tile);
-            EXPECT_EQ(plan.segments, 1);
-            EXPECT_EQ(plan.tasks, 3 * 2 * blocks);
-            EXPECT_EQ(plan.workspace_bytes, 0);
+            Dims d{.B = 264, .T = 64, .H = 2, .HV = 2 * heads, .K = keys, .V = values, .N = 264};
+            const Plan many = scalar_plan("mamba2_all", d);
+            EXPECT_EQ(many.value_tile, value_tile);
+            EXPECT_EQ(many.segments, 1);
+            EXPECT_EQ(many.tasks, 264 * 2 * blocks);
+            EXPECT_EQ(many.workspace_bytes, 0);
+            if (heads > 64) continue;
+            d.B = d.N = 1;
+            const Plan few = scalar_plan("mamba2_all", d);
+            EXPECT_EQ(few.value_tile, 64);
+            EXPECT_EQ(few.tasks, 2 * heads * ((values + 63) / 64));
         }
     }
+}
+
+// Times of one H200 in microseconds; the model's constants come from these and others.
+TEST(ScalarMethod, PlansAndTimesAreAsMeasured) {
+    struct Measured {
+        const char* form;
+        Dims dims;
+        std::int64_t value_tile, blocks;  // of a segment
+        int segments;
+        double us;
+    };
+    const Dims wide{.B = 1, .T = 16384, .H = 16, .HV = 16, .K = 128, .V = 128, .N = 1};
+    const Dims grouped{.B = 1, .T = 16384, .H = 1, .HV = 64, .K = 128, .V = 64, .N = 1};
+    const auto of = [](Dims d, std::int64_t batch, std::int64_t tokens) {
+        d.B = d.N = batch;
+        d.T = tokens;
+        return d;
+    };
+    for (const auto& m : {Measured{"simple_gla", wide, 64, 32, 4, 125},
+                          {"retention", wide, 64, 32, 4, 125},
+                          {"lightning", wide, 64, 32, 4, 125},
+                          {"linear", wide, 64, 32, 4, 125},
+                          {"simple_gla", of(wide, 1, 4096), 64, 32, 4, 47.8},
+                          {"retention", of(wide, 1, 4096), 64, 32, 4, 47.8},
+                          {"lightning", of(wide, 1, 4096), 64, 32, 4, 47.8},
+                          {"linear", of(wide, 1, 4096), 64, 32, 4, 47.8},
+                          {"simple_gla", of(wide, 16, 16384), 128, 256, 1, 1040},
+                          {"mamba2_bias_d", grouped, 64, 32, 4, 177},
+                          {"mamba2_bias_d", of(grouped, 1, 4096), 64, 32, 4, 63},
+                          {"mamba2_all", of(grouped, 4, 16384), 64, 128, 1, 830}}) {
+        SCOPED_TRACE(fmt::format("{} B{} T{}", m.form, m.dims.B, m.dims.T));
+        const Plan plan = scalar_plan(m.form, m.dims);
+        EXPECT_EQ(plan.value_tile, m.value_tile);
+        EXPECT_EQ(plan.segments, m.segments);
+        EXPECT_EQ(plan.tasks, m.blocks * m.segments);
+        EXPECT_NEAR(plan.predicted_us, m.us, 0.08 * m.us);
+    }
+}
+
+// Where a kernel for the problem is compiled ahead, no length or batch needs a compiler.
+TEST(ScalarMethod, StaysWithTheKernelsThatAreCompiledAhead) {
+    for (const std::int64_t batch : {1, 3, 16}) {
+        for (const std::int64_t tokens : {1, 64, 500, 4096, 16384}) {
+            SCOPED_TRACE(fmt::format("B {}, T {}", batch, tokens));
+            Dims d{.B = batch, .T = tokens, .H = 1, .HV = 64, .K = 128, .V = 64, .N = batch};
+            const Plan pairs = scalar_plan("mamba2_bias_d", d);
+            EXPECT_EQ(pairs.tasks, batch * 32 * pairs.segments);
+            d.K = 64;
+            d.H = d.HV = 8;
+            d.V = 128;
+            EXPECT_EQ(scalar_plan("simple_gla", d).value_tile, 64);
+        }
+    }
+    // D per channel is compiled on first use whatever the shape: the fastest.
+    const Dims few{.B = 1, .T = 448, .H = 1, .HV = 64, .K = 128, .V = 64, .N = 1};
+    EXPECT_EQ(scalar_plan("mamba2_channel_d", few).tasks, 64);
+    EXPECT_EQ(scalar_plan("mamba2_bias_d", few).tasks, 32);
 }
 
 TEST(ScalarMethod, SplitsLongSequencesUnlessToldNotTo) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sluice/sluice.hpp"
@@ -22,10 +23,10 @@ constexpr Device kGpu{DeviceKind::kCuda, 0};
 constexpr Device kOtherGpu{DeviceKind::kCuda, 1};
 constexpr std::int64_t kB = 2, kT = 3, kH = 2, kHV = 4, kK = 8, kV = 12, kSlots = 6;
 
-/// A call of gated linear attention, B 2, T 3, H 2, HV 4, K 8, V 12, bfloat16, with states in
-/// float32.
+/// A call, of gated linear attention unless said otherwise, B 2, T 3, H 2, HV 4, K 8, V 12,
+/// bfloat16, with states in float32.
 struct DeviceCall {
-    DeviceCall() : spec(make_spec("gla")) {
+    explicit DeviceCall(Spec of = make_spec("gla")) : spec(std::move(of)) {
         const std::int64_t extents[kNumAxes] = {kB, kT, kH, kHV, kK, kV};
         for (const Input& input : spec.inputs) {
             std::vector<std::int64_t> shape;
@@ -397,6 +398,33 @@ TEST(BindDevice, PrecisionFollowsTheOperands) {
     call.set_inputs(DType::kFloat64);
     EXPECT_EQ(call.bind().precision, Precision::kFloat64);
     call.options.precision = Precision::kFloat32;
+    EXPECT_EQ(call.bind().precision, Precision::kFloat32);
+}
+
+// Mamba-2's layers keep dt, A, D and dt_bias in float32 beside x, B and C in bfloat16.
+TEST(BindDevice, PrecisionDoesNotFollowTimeStepsAndRates) {
+    VariantRequest request;
+    request.tensors = {{"dt_bias", {kHV}}, {"D", {kHV}}, {"z", {kB, kT, kHV, kV}}};
+    const Spec spec = make_spec("mamba2", request);
+    DeviceCall call(spec);
+    for (const char* name : {"dt", "A", "D", "dt_bias", "z"}) {
+        call.input(name).dtype = DType::kFloat32;
+        EXPECT_EQ(call.bind().precision, Precision::kBFloat16) << name;
+    }
+    for (const char* name : {"x", "B", "C"}) {
+        DeviceCall wide(spec);
+        wide.input(name).dtype = DType::kFloat32;
+        EXPECT_EQ(wide.bind().precision, Precision::kFloat32) << name;
+    }
+}
+
+// Keys that are made of gates per channel are as precise as those.
+TEST(BindDevice, PrecisionFollowsWhatOperandsAreMadeOf) {
+    Spec spec = make_spec("gla");
+    spec.k = Expr::input("k") * (1.0 - exp(Expr::input("g")));
+    DeviceCall call(spec);
+    EXPECT_EQ(call.bind().precision, Precision::kBFloat16);
+    call.input("g").dtype = DType::kFloat32;
     EXPECT_EQ(call.bind().precision, Precision::kFloat32);
 }
 

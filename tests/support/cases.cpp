@@ -24,9 +24,7 @@ Precision Case::resolved_precision(DeviceKind device) const {
     if (precision != Precision::kAuto) return precision;
     // Per-head parameters have float64 when the tokens have.
     if (dtype == DType::kFloat64 && gate_dtype == DType::kFloat64) return Precision::kFloat64;
-    // A time step is a factor of the values, too.
-    const bool narrow = size_bytes(dtype) == 2 &&
-                        (form->gate != GateFormula::kTimeStep || size_bytes(gate_dtype) == 2);
+    const bool narrow = size_bytes(dtype) == 2;
     return device == DeviceKind::kCuda && narrow ? Precision::kBFloat16 : Precision::kFloat32;
 }
 

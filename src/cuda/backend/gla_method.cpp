@@ -28,6 +28,10 @@ constexpr double kSegmentUs = 0.6;                    // reading one earlier seg
 /// loses a little on mild ones may win much on strong ones.
 constexpr double kStrongShare = 0.1;
 
+/// float16 operands are rounded to bfloat16: in a call of so few tokens the error of o can exceed
+/// its bound of 4e-3 (measured at T = 1: 6.1e-3; rounding q, k and v alone makes 4.8e-3).
+constexpr std::int64_t kFewTokens = 16;
+
 int threads_of(const GlaShape& shape) {
     return 128 * (shape.teams * shape.keys / 64 + shape.math_groups + (shape.load_role ? 1 : 0));
 }
@@ -61,6 +65,10 @@ std::string refuse_types(const Problem& problem, const Operands& x) {
     if (problem.o.dtype != x.q.dtype) {
         return fmt::format("o is {}; it must be {} as q", to_string(problem.o.dtype),
                            to_string(x.q.dtype));
+    }
+    if (x.q.dtype == DType::kFloat16 && problem.dims.T <= kFewTokens) {
+        return fmt::format("{} is float16 and T = {}; rounded to bfloat16 it needs T above {}",
+                           x.q.name, problem.dims.T, kFewTokens);
     }
     if (x.g.dtype == DType::kFloat64) return "g is float64; it must be 16 or 32 bits wide";
     return {};

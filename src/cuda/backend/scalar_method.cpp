@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <tuple>
 
 #include "cuda/backend/launch.hpp"
 #include "cuda/backend/method.hpp"
@@ -22,11 +24,13 @@ using Skip = ScalarForm::Skip;
 
 constexpr int kShapes = static_cast<int>(std::size(kScalarShapes));
 
-// The model: what a chunk takes in each of kScalarShapes, measured (docs/kernels/scalar.md).
-constexpr double kChunkUs[] = {2.05, 2.0, 1.2, 1.6, 1.6, 1.0};
-constexpr double kStateChunkUs[] = {1.0, 1.0, 0.8, 0.8, 0.8, 0.7};  // of a split's first launch
-constexpr double kLaunchUs = 6;
-constexpr double kSegmentUs = 1.2;  // reading one earlier segment's state
+// The model: what a chunk takes in each of kScalarShapes, measured on an H200 at 1.75 GHz
+// (docs/kernels/scalar.md); those of K = 64 are estimated in proportion.
+constexpr double kChunkUs[] = {1.74, 1.64, 1.10, 1.36, 1.28, 0.92};
+constexpr double kStateChunkUs[] = {0.69, 0.72, 0.50, 0.55, 0.57, 0.44};  // a split's first launch
+constexpr double kGatedFactor = 1.85;  // of a chunk: z is as much to read as v
+constexpr double kLaunchUs = 12.4;     // and until the first chunk is there, and the state
+constexpr double kSegmentUs = 2.3;     // of a split: earlier segments' states are read one by one
 
 int threads_of(const ScalarShape& shape) { return 128 * (shape.heads * shape.tiles + 2); }
 
@@ -117,59 +121,6 @@ ScalarForm form_of(const Problem& problem) {
     return *form;
 }
 
-/// The widest of the kernel's shapes that fits. The last block of a key head may have a head too
-/// many, which it does not write.
-int find_shape(const Dims& d) {
-    const int keys = d.K <= 64 ? 64 : 128;
-    const int tiles = d.V <= kValueTile ? 1 : 2;
-    for (int i = 0; i < kShapes; ++i) {
-        const ScalarShape& shape = kScalarShapes[i];
-        if (shape.keys == keys && shape.tiles == tiles && shape.heads <= d.HV / d.H) return i;
-    }
-    throw Error(ErrorCode::kShape, "HV", std::to_string(d.HV), "a multiple of H");
-}
-
-/// Blocks run one to a multiprocessor; a launch lasts as many rounds as that takes. `floor_us`: the
-/// least time for the call's bytes.
-double predict(const Dims& d, const DeviceSpec& device, double floor_us, int shape, int segments) {
-    const std::int64_t blocks = blocks_of(kScalarShapes[shape], d);
-    const auto chunks = static_cast<double>(ceil_div(chunks_of(d), segments));
-    const auto rounds = [&](int launched) {
-        return static_cast<double>(
-            ceil_div(blocks * launched, std::max(device.multiprocessors, 1)));
-    };
-    double us = kLaunchUs + rounds(segments) * chunks * kChunkUs[shape];
-    if (segments > 1) {
-        us += kLaunchUs + rounds(segments - 1) * chunks * kStateChunkUs[shape] +
-              kSegmentUs * segments;
-    }
-    return std::max(us, floor_us / kMemoryShare);
-}
-
-struct Split {
-    int segments = 1;
-    double us = 0;
-};
-
-/// The fastest split of the sequences.
-Split choose_split(const Problem& problem, const DeviceSpec& device, double floor_us) {
-    const Dims& d = problem.dims;
-    const int shape = find_shape(d);
-    const int most = most_segments(problem);
-    Split best{.us = std::numeric_limits<double>::infinity()};
-    for (int segments = 1; segments <= most; ++segments) {
-        if (blocks_of(kScalarShapes[shape], d) * segments > kMostBlocks) break;
-        const double us = predict(d, device, floor_us, shape, segments);
-        if (us < best.us) best = {.segments = segments, .us = us};
-    }
-    return best;
-}
-
-SegmentBytes workspace_of(const Dims& d, const ScalarShape& shape, int segments) {
-    const std::int64_t columns = value_tiles(shape, d.V) * shape.tiles * kValueTile;
-    return segment_bytes(d, segments, columns * shape.keys, 1);
-}
-
 // As the headers name them.
 const char* name_of(Gate gate) {
     switch (gate) {
@@ -184,20 +135,129 @@ const char* name_of(Skip skip) {
     return skip == Skip::kNone ? "kNone" : skip == Skip::kHead ? "kHead" : "kChannel";
 }
 
+ScalarPolicy policy_of(const ScalarForm& form) {
+    return {.gate = name_of(form.gate), .skip = name_of(form.skip_kind), .gated = !form.z.empty()};
+}
+
+// ---- the plan -----------------------------------------------------------------------------------
+
+/// The last block of a key head may have a head too many, which it does not write.
+bool fits(const ScalarShape& shape, const Dims& d) {
+    const int keys = d.K <= 64 ? 64 : 128;
+    return shape.keys == keys && shape.heads <= d.HV / d.H &&
+           (shape.tiles == 1 || d.V > kValueTile);
+}
+
+/// Which of kScalarShapes fit; where the kernels of any are compiled ahead, only such. Others would
+/// be faster for some sizes, but a call must not wait seconds for a compiler, nor need one, because
+/// its length is another.
+std::array<bool, kShapes> candidate_shapes(const Dims& d, const ScalarForm& form) {
+    const ScalarPolicy policy = policy_of(form);
+    std::array<bool, kShapes> fitting{}, prebuilt{};
+    for (std::size_t i = 0; i < kShapes; ++i) {
+        fitting[i] = fits(kScalarShapes[i], d);
+        prebuilt[i] = fitting[i] && is_prebuilt(kScalarShapes[i], policy);
+    }
+    return std::ranges::count(prebuilt, true) > 0 ? prebuilt : fitting;
+}
+
+/// A call as the model sees it.
+struct Load {
+    int multiprocessors = 1;
+    bool gated = false;
+    // The least times for bytes: all of the call's, and of keys and values alone, which a split's
+    // first launch reads.
+    double memory_us = 0, states_memory_us = 0;
+};
+
+Load load_of(const Problem& problem, const ScalarForm& form, const DeviceSpec& device,
+             const Floor& floor) {
+    const Dims& d = problem.dims;
+    const auto operands =
+        static_cast<double>(d.B * d.T) * static_cast<double>(d.H * d.K + d.HV * d.V);
+    const double bytes = operands * static_cast<double>(size_bytes(problem.o.dtype));
+    return {.multiprocessors = std::max(device.multiprocessors, 1),
+            .gated = !form.z.empty(),
+            .memory_us = floor.memory_us,
+            .states_memory_us = floor_on(device, {.bytes_read = bytes}).memory_us};
+}
+
+struct Choice {
+    int shape = 0;
+    int segments = 1;
+    double us = std::numeric_limits<double>::infinity();
+    double compute_us = us;  // if memory took no time
+};
+
+/// Blocks run one to a multiprocessor; a launch lasts as many rounds as that takes, or as long as
+/// memory needs.
+Choice predict(const Dims& d, const Load& load, int shape, int segments) {
+    Choice c{.shape = shape, .segments = segments, .us = kLaunchUs, .compute_us = 0};
+    const std::int64_t blocks = blocks_of(kScalarShapes[shape], d);
+    const auto chunks = static_cast<double>(ceil_div(chunks_of(d), segments));
+    const auto add_launch = [&](int launched, double chunk_us, double memory_us) {
+        const auto rounds = static_cast<double>(ceil_div(blocks * launched, load.multiprocessors));
+        const double compute_us = rounds * chunks * chunk_us;
+        c.compute_us += compute_us;
+        c.us += std::max(compute_us, memory_us / kMemoryShare);
+    };
+    add_launch(segments, kChunkUs[shape] * (load.gated ? kGatedFactor : 1), load.memory_us);
+    if (segments > 1) {
+        c.us += kSegmentUs * segments;
+        add_launch(segments - 1, kStateChunkUs[shape],
+                   load.states_memory_us * (segments - 1) / segments);
+    }
+    return c;
+}
+
+/// Of the shapes and the splits, the fastest; where only memory counts, the one that computes
+/// least. Results do not depend on the shape; they do on the split, which batch_invariant forbids.
+Choice choose(const Problem& problem, const DeviceSpec& device, const Floor& floor) {
+    const Dims& d = problem.dims;
+    const ScalarForm form = form_of(problem);
+    const Load load = load_of(problem, form, device, floor);
+    const auto candidates = candidate_shapes(d, form);
+    const int most = most_segments(problem);
+    Choice best;
+    for (int shape = 0; shape < kShapes; ++shape) {
+        if (!candidates[static_cast<std::size_t>(shape)]) continue;
+        for (int segments = 1; segments <= most; ++segments) {
+            if (blocks_of(kScalarShapes[shape], d) * segments > kMostBlocks) break;
+            const Choice c = predict(d, load, shape, segments);
+            if (std::tie(c.us, c.compute_us) < std::tie(best.us, best.compute_us)) best = c;
+        }
+    }
+    return best;
+}
+
+/// Shapes that fit a problem differ in the width of their tiles or in the number of blocks.
+int shape_of_plan(const Problem& problem, const Plan& plan) {
+    const Dims& d = problem.dims;
+    for (int i = 0; i < kShapes; ++i) {
+        const ScalarShape& shape = kScalarShapes[i];
+        if (fits(shape, d) && plan.value_tile == std::int64_t{kValueTile} * shape.tiles &&
+            plan.tasks == blocks_of(shape, d) * plan.segments) {
+            return i;
+        }
+    }
+    refuse_plan(fmt::format("value_tile {}, {} tasks", plan.value_tile, plan.tasks));
+}
+
+SegmentBytes workspace_of(const Dims& d, const ScalarShape& shape, int segments) {
+    const std::int64_t columns = value_tiles(shape, d.V) * shape.tiles * kValueTile;
+    return segment_bytes(d, segments, columns * shape.keys, 1);
+}
+
 const Kernel& kernel_of(const Problem& problem, const ScalarForm& form, int shape, bool state_only,
                         CompilePolicy policy, bool* compiled = nullptr) {
     static KernelTable<std::size_t{kShapes} * 4 * 3 * 2 * 2> table;
-    const bool gated = !form.z.empty();
     const int policy_index =
-        (static_cast<int>(form.gate) * 3 + static_cast<int>(form.skip_kind)) * 2 + (gated ? 1 : 0);
+        (static_cast<int>(form.gate) * 3 + static_cast<int>(form.skip_kind)) * 2 +
+        (form.z.empty() ? 0 : 1);
     const int variant = (shape * 24 + policy_index) * 2 + (state_only ? 1 : 0);
     return table.find(
-        problem.device.index, static_cast<std::size_t>(variant), policy, compiled, [&] {
-            return scalar_kernel(
-                kScalarShapes[shape],
-                {.gate = name_of(form.gate), .skip = name_of(form.skip_kind), .gated = gated},
-                state_only);
-        });
+        problem.device.index, static_cast<std::size_t>(variant), policy, compiled,
+        [&] { return scalar_kernel(kScalarShapes[shape], policy_of(form), state_only); });
 }
 
 scalar::HeadTensor head_tensor_of(const BoundInput* x) {
@@ -261,26 +321,26 @@ class ScalarMethod final : public Method {
 
     [[nodiscard]] Plan plan(const Problem& problem, const DeviceSpec& device) const override {
         const Dims& d = problem.dims;
-        const ScalarShape& shape = kScalarShapes[find_shape(d)];
         Plan plan;
         plan.floor = floor_on(device, work(problem));
-        const Split split = choose_split(problem, device, plan.floor.memory_us);
+        const Choice choice = choose(problem, device, plan.floor);
+        const ScalarShape& shape = kScalarShapes[choice.shape];
         plan.kernel = name();
         plan.precision = Precision::kBFloat16;
         plan.chunk = kChunk;
         plan.block = kChunk;
         plan.value_tile = std::int64_t{kValueTile} * shape.tiles;
-        plan.segments = split.segments;
+        plan.segments = choice.segments;
         plan.stages = shape.stages;
-        plan.tasks = blocks_of(shape, d) * split.segments;
-        plan.workspace_bytes = workspace_of(d, shape, split.segments).total();
-        plan.predicted_us = split.us;
+        plan.tasks = blocks_of(shape, d) * choice.segments;
+        plan.workspace_bytes = workspace_of(d, shape, choice.segments).total();
+        plan.predicted_us = choice.us;
         return plan;
     }
 
     bool prepare(const Problem& problem, const Plan& plan, CompilePolicy policy) const override {
         const ScalarForm form = form_of(problem);
-        const int shape = find_shape(problem.dims);
+        const int shape = shape_of_plan(problem, plan);
         bool compiled = false;
         (void)kernel_of(problem, form, shape, false, policy, &compiled);
         if (plan.segments > 1) (void)kernel_of(problem, form, shape, true, policy, &compiled);
@@ -289,7 +349,7 @@ class ScalarMethod final : public Method {
 
     void run(const Problem& problem, const Plan& plan, CompilePolicy policy,
              void* workspace) const override {
-        const int index = find_shape(problem.dims);
+        const int index = shape_of_plan(problem, plan);
         const ScalarShape& shape = kScalarShapes[index];
         require_segments(plan, workspace_of(problem.dims, shape, plan.segments).total());
         const std::int64_t blocks = blocks_of(shape, problem.dims);

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <system_error>
 
 namespace sluice::cuda {
@@ -46,7 +47,7 @@ struct ScalarChoice {
     std::vector<ScalarPolicy> policies;  // of one gate: they share the kernel for states alone
 };
 
-std::vector<ScalarChoice> scalar_choices() {
+std::vector<ScalarChoice> make_scalar_choices() {
     const auto& [pair128, wide128, narrow128, pair64, wide64, narrow64] = kScalarShapes;
     const ScalarPolicy mamba2{.gate = "kTimeStep", .skip = "kHead"};
     const ScalarPolicy mamba2_z{.gate = "kTimeStep", .skip = "kHead", .gated = true};
@@ -54,9 +55,15 @@ std::vector<ScalarChoice> scalar_choices() {
                                          {wide128, {mamba2}},            // P 80
                                          {pair64, {mamba2}}};            // N 64
     for (const char* gate : {"kGiven", "kConstant", "kNone"}) {
-        choices.push_back({wide128, {{.gate = gate}}});
-        choices.push_back({narrow64, {{.gate = gate}}});
+        for (const ScalarShape& shape : {wide128, narrow128, narrow64}) {
+            choices.push_back({shape, {{.gate = gate}}});
+        }
     }
+    return choices;
+}
+
+const std::vector<ScalarChoice>& scalar_choices() {
+    static const std::vector<ScalarChoice> choices = make_scalar_choices();
     return choices;
 }
 
@@ -64,7 +71,8 @@ std::vector<ScalarChoice> scalar_choices() {
 
 // What models run (data/workloads.json): bfloat16, K and V of 64 or 128. Mamba-2 with D per head,
 // grouped heads and, at the size that most have, z; other gates without a skip, a value head a key
-// head. Everything else is compiled on first use, or by prepare().
+// head, at K = 128 in blocks for many sequences and for few. Everything else is compiled on first
+// use, or by prepare().
 std::vector<KernelSource> prebuilt_kernels() {
     std::vector<KernelSource> kernels;
     for (const bool state_only : {false, true}) {
@@ -79,6 +87,12 @@ std::vector<KernelSource> prebuilt_kernels() {
         kernels.push_back(scalar_kernel(choice.shape, choice.policies.front(), true));
     }
     return kernels;
+}
+
+bool is_prebuilt(const ScalarShape& shape, const ScalarPolicy& policy) {
+    return std::ranges::any_of(scalar_choices(), [&](const ScalarChoice& choice) {
+        return choice.shape == shape && std::ranges::count(choice.policies, policy) > 0;
+    });
 }
 
 std::vector<std::filesystem::path> prebuilt_folders() {

@@ -29,6 +29,7 @@ inline constexpr GlaShape kGlaShapes[] = {{128, 2, 1, 2, 2, 96, 160, false},
 /// (sm90/scalar/config.cuh).
 struct ScalarShape {
     int keys, heads, tiles, stages;
+    bool operator==(const ScalarShape&) const = default;
 };
 inline constexpr ScalarShape kScalarShapes[] = {{128, 2, 1, 3}, {128, 1, 2, 3}, {128, 1, 1, 4},
                                                 {64, 2, 1, 4},  {64, 1, 2, 4},  {64, 1, 1, 4}};
@@ -39,12 +40,15 @@ struct ScalarPolicy {
     std::string gate;
     std::string skip = "kNone";
     bool gated = false;
+    bool operator==(const ScalarPolicy&) const = default;
 };
 /// A state alone depends on no output: for that kernel `skip` and `gated` do not count.
 [[nodiscard]] KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy,
                                          bool state_only);
 
 [[nodiscard]] std::vector<KernelSource> prebuilt_kernels();
+/// Whether both kernels of the policy, the one for states alone too, are among them.
+[[nodiscard]] bool is_prebuilt(const ScalarShape& shape, const ScalarPolicy& policy);
 
 /// Where their cubins may be: the folder known when the library was built, ../share/sluice/cubins
 /// beside the running program, and cubins beside the shared library that this code is in.
