@@ -2,6 +2,7 @@
 // it: median of CUDA events, L2 flushed before every run.
 #include <cuda.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 
 namespace {
 
-using Bf16 = __nv_bfloat16;
+using Half = unsigned short;  // the bits of a bf16 or fp16 number
 using namespace sluice::scalar;
 
 void check(cudaError_t status, const char* what) {
@@ -40,7 +41,7 @@ constexpr const char* kFillNames[] = {"normal",          "logsigmoid/16",
                                       "logsigmoid",      "logsigmoid/16, 5% -1000",
                                       "steps 0.001-0.1", "steps, 5% 60"};
 
-__global__ void fill(Bf16* out, long long n, unsigned seed, Fill how) {
+__global__ void fill(Half* out, long long n, unsigned seed, Fill how, bool fp16) {
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
          i += (long long)gridDim.x * blockDim.x) {
         unsigned long long x = i * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
@@ -57,7 +58,8 @@ __global__ void fill(Bf16* out, long long n, unsigned seed, Fill how) {
         if (how == kSpiky) value = (x & 0xff) < 13 ? -1000.f : gate / 16;
         if (how >= kTimeStep) value = logf(expm1f(0.001f * powf(100.f, u)));
         if (how == kStrongStep && (x & 0xff) < 13) value = 60.f;
-        out[i] = __float2bfloat16(value);
+        out[i] = fp16 ? __half_as_ushort(__float2half(value))
+                      : __bfloat16_as_ushort(__float2bfloat16(value));
     }
 }
 
@@ -71,6 +73,7 @@ struct Configuration {
     std::string name, gate, skip;
     int keys, heads, tiles;
     bool gated;
+    bool fp16;  // q, k, v, z and o; else bf16
     Kernel whole, state_only;
 };
 
@@ -96,13 +99,22 @@ std::map<std::string, Configuration> load_all(const std::string& folder) {
     std::map<std::string, Configuration> all;
     std::FILE* list = std::fopen((folder + "/configurations.txt").c_str(), "r");
     if (list == nullptr) std::exit(1);
-    char name[64], gate[64], skip[64], gated[64];
+    char name[64], gate[64], skip[64], gated[64], input[64];
     int keys, heads, tiles, stages;
-    while (std::fscanf(list, "%63s %d %d %d %63s %63s %63s %d", name, &keys, &heads, &tiles, gate,
-                       skip, gated, &stages) == 8) {
+    while (std::fscanf(list, "%63s %d %d %d %63s %63s %63s %d %63s", name, &keys, &heads, &tiles,
+                       gate, skip, gated, &stages, input) == 9) {
         const std::string file = folder + "/" + name;
         Configuration& c = all[name];
-        c = {name, gate, skip, keys, heads, tiles, std::strcmp(gated, "true") == 0, {}, {}};
+        c = {.name = name,
+             .gate = gate,
+             .skip = skip,
+             .keys = keys,
+             .heads = heads,
+             .tiles = tiles,
+             .gated = std::strcmp(gated, "true") == 0,
+             .fp16 = std::strcmp(input, "kFloat16") == 0,
+             .whole = {},
+             .state_only = {}};
         c.whole = load(file + ".cubin");
         c.state_only = load(file + "_state.cubin");
     }
@@ -110,19 +122,20 @@ std::map<std::string, Configuration> load_all(const std::string& folder) {
     return all;
 }
 
-/// A contiguous [B, T, H, D] bf16 tensor as boxes of 64 tokens x 64 channels.
-Map make_map(void* data, int d, int h, long long t, int b) {
+/// A contiguous [B, T, H, D] tensor as boxes of 64 tokens x 64 channels.
+Map make_map(void* data, bool fp16, int d, int h, long long t, int b) {
     Map map;
     const cuuint64_t extents[4] = {(cuuint64_t)d, (cuuint64_t)h, (cuuint64_t)t, (cuuint64_t)b};
     const cuuint64_t strides[3] = {2ull * d, 2ull * d * h, 2ull * d * h * t};
     const cuuint32_t box[4] = {64, 1, 64, 1};
     const cuuint32_t ones[4] = {1, 1, 1, 1};
-    check(cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map),
-                                 CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data, extents, strides, box,
-                                 ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-          "tensor map");
+    check(
+        cuTensorMapEncodeTiled(
+            reinterpret_cast<CUtensorMap*>(&map),
+            fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data,
+            extents, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "tensor map");
     return map;
 }
 
@@ -159,26 +172,27 @@ class Problem {
   public:
     Problem(const Case& c, const Configuration& configuration, Fill gates)
         : case_(c), configuration_(configuration) {
-        q = filled(c.keys(), 1, kNormal);
-        k = filled(c.keys(), 2, kNormal);
-        v = filled(c.values(), 3, kNormal);
+        const bool fp16 = configuration.fp16;
+        q = filled(c.keys(), 1, kNormal, fp16);
+        k = filled(c.keys(), 2, kNormal, fp16);
+        v = filled(c.values(), 3, kNormal, fp16);
         gate = filled(c.tokens() * c.h, 4, gates);
-        z = filled(configuration.gated ? c.values() : 1, 5, kNormal);
+        z = filled(configuration.gated ? c.values() : 1, 5, kNormal, fp16);
         rate = filled(c.h, 6, kNormal);
         skip = filled((long long)c.h * c.v, 7, kNormal);
         bias = filled(c.h, 8, kNormal);
         initial = filled(c.states(), 9, kNormal);
-        o = allocate<Bf16>(c.values());
+        o = allocate<Half>(c.values());
         final = allocate<float>(c.states());
-        check(cudaMemset(o, 0xff, c.values() * sizeof(Bf16)), "poison");
+        check(cudaMemset(o, 0xff, c.values() * sizeof(Half)), "poison");
         const int tiles = (c.v + 64 * configuration.tiles - 1) / (64 * configuration.tiles);
         const long long rows = (long long)c.sequences() * c.h * c.segments;
         params_ = {};
-        params_.q = make_map(q, c.k, c.g, c.t, c.b);
-        params_.k = make_map(k, c.k, c.g, c.t, c.b);
-        params_.v = make_map(v, c.v, c.h, c.t, c.b);
-        params_.o = make_map(o, c.v, c.h, c.t, c.b);
-        params_.z = make_map(z, c.v, c.h, c.t, c.b);
+        params_.q = make_map(q, fp16, c.k, c.g, c.t, c.b);
+        params_.k = make_map(k, fp16, c.k, c.g, c.t, c.b);
+        params_.v = make_map(v, fp16, c.v, c.h, c.t, c.b);
+        params_.o = make_map(o, fp16, c.v, c.h, c.t, c.b);
+        params_.z = make_map(z, fp16, c.v, c.h, c.t, c.b);
         if (!c.offsets.empty()) {
             offsets_ = allocate<int>(c.offsets.size());
             cudaMemcpy(offsets_, c.offsets.data(), c.offsets.size() * 4, cudaMemcpyHostToDevice);
@@ -237,13 +251,13 @@ class Problem {
                                                   : 1.f / std::sqrt(static_cast<float>(case_.k));
     }
 
-    Bf16 *q, *k, *v, *gate, *z, *rate, *skip, *bias, *initial, *o;
+    Half *q, *k, *v, *gate, *z, *rate, *skip, *bias, *initial, *o;
     float* final;
 
   private:
-    static Bf16* filled(long long n, unsigned seed, Fill how) {
-        Bf16* p = allocate<Bf16>(n);
-        fill<<<1024, 256>>>(p, n, seed, how);
+    static Half* filled(long long n, unsigned seed, Fill how, bool fp16 = false) {
+        Half* p = allocate<Half>(n);
+        fill<<<1024, 256>>>(p, n, seed, how, fp16);
         return p;
     }
     /// `early`: may begin before the launch before it has ended.
@@ -285,17 +299,26 @@ bool is_right(const Case& c, const Configuration& configuration, Fill gates) {
     Problem problem(c, configuration, gates);
     problem.run();
     check(cudaDeviceSynchronize(), "run");
-    const auto q = download(problem.q, c.keys()), k = download(problem.k, c.keys());
-    const auto v = download(problem.v, c.values()), o = download(problem.o, c.values());
-    const auto gate = download(problem.gate, c.tokens() * c.h);
-    const auto z = download(problem.z, configuration.gated ? c.values() : 1);
-    const auto rate = download(problem.rate, c.h), bias = download(problem.bias, c.h);
-    const auto skip = download(problem.skip, (long long)c.h * c.v);
-    const auto initial = download(problem.initial, c.states());
+    const auto numbers = [](const Half* p, long long n, bool fp16 = false) {
+        std::vector<double> all(n);
+        const auto bits = download(p, n);
+        std::transform(bits.begin(), bits.end(), all.begin(), [&](Half x) {
+            return fp16 ? __half2float(__ushort_as_half(x))
+                        : __bfloat162float(__ushort_as_bfloat16(x));
+        });
+        return all;
+    };
+    const bool fp16 = configuration.fp16;
+    const auto q = numbers(problem.q, c.keys(), fp16), k = numbers(problem.k, c.keys(), fp16);
+    const auto v = numbers(problem.v, c.values(), fp16), o = numbers(problem.o, c.values(), fp16);
+    const auto gate = numbers(problem.gate, c.tokens() * c.h);
+    const auto z = numbers(problem.z, configuration.gated ? c.values() : 1, fp16);
+    const auto rate = numbers(problem.rate, c.h), bias = numbers(problem.bias, c.h);
+    const auto skip = numbers(problem.skip, (long long)c.h * c.v);
+    const auto initial = numbers(problem.initial, c.states());
     const auto final_state = download(problem.final, c.states());
     Error output, final_error;
     std::vector<double> state(c.k * c.v), out(c.v);
-    const auto number = [](Bf16 x) { return (double)(float)x; };
     for (int sequence = 0; sequence < c.sequences(); ++sequence) {
         const long long begin = c.offsets.empty() ? (long long)sequence * c.t : c.offsets[sequence];
         const long long end = c.offsets.empty() ? begin + c.t : c.offsets[sequence + 1];
@@ -303,7 +326,7 @@ bool is_right(const Case& c, const Configuration& configuration, Fill gates) {
             const long long place = ((long long)sequence * c.h + head) * c.k * c.v;
             for (int j = 0; j < c.v; ++j) {
                 for (int i = 0; i < c.k; ++i) {
-                    state[i * c.v + j] = number(initial[place + (long long)j * c.k + i]);
+                    state[i * c.v + j] = initial[place + (long long)j * c.k + i];
                 }
             }
             for (long long t = begin; t < end; ++t) {
@@ -311,20 +334,20 @@ bool is_right(const Case& c, const Configuration& configuration, Fill gates) {
                 const long long row = t * c.h + head;
                 double log_decay = 0, weight = 1;
                 if (configuration.gate == "kConstant") log_decay = constant_decay(head);
-                if (configuration.gate == "kGiven") log_decay = number(gate[row]);
+                if (configuration.gate == "kGiven") log_decay = gate[row];
                 if (configuration.gate == "kTimeStep") {
-                    const double x = number(gate[row]) + number(bias[head]);
+                    const double x = gate[row] + bias[head];
                     weight = x > 30 ? x : std::log1p(std::exp(x));
-                    log_decay = -std::exp(number(rate[head])) * weight;
+                    log_decay = -std::exp(rate[head]) * weight;
                 }
                 const double decay = std::exp(log_decay);
                 std::fill(out.begin(), out.end(), 0.0);
                 for (int i = 0; i < c.k; ++i) {
-                    const double key = number(k[key_row + i]) * weight;
-                    const double query = number(q[key_row + i]) * problem.scale();
+                    const double key = k[key_row + i] * weight;
+                    const double query = q[key_row + i] * problem.scale();
                     for (int j = 0; j < c.v; ++j) {
                         double& x = state[i * c.v + j];
-                        x = x * decay + key * number(v[row * c.v + j]);
+                        x = x * decay + key * v[row * c.v + j];
                         out[j] += query * x;
                     }
                 }
@@ -332,14 +355,13 @@ bool is_right(const Case& c, const Configuration& configuration, Fill gates) {
                     double x = out[j];
                     if (configuration.skip != "kNone") {
                         const int channel = configuration.skip == "kChannel" ? j : 0;
-                        x += number(skip[(long long)head * c.v + channel]) *
-                             number(v[row * c.v + j]);
+                        x += skip[(long long)head * c.v + channel] * v[row * c.v + j];
                     }
                     if (configuration.gated) {
-                        const double g = number(z[row * c.v + j]);
+                        const double g = z[row * c.v + j];
                         x *= g / (1 + std::exp(-g));
                     }
-                    output.add((float)o[row * c.v + j], x);
+                    output.add(o[row * c.v + j], x);
                 }
             }
             for (int j = 0; j < c.v; ++j) {
@@ -427,6 +449,14 @@ int main(int argc, char** argv) {
         {"constant", 1, 333, 2, 2, 128, 128},
         {"none", 1, 333, 2, 2, 128, 128},
         {"none", 1, 333, 2, 2, 80, 128, 2},
+        {"mamba2_full_fp16", 2, 333, 4, 2, 128, 64},
+        {"mamba2_full_fp16", 1, 300, 6, 2, 128, 64, 2, offsets},
+        {"mamba2_64_fp16", 1, 333, 4, 1, 64, 64, 2},
+        {"given_fp16", 2, 500, 3, 3, 128, 128, 3},
+        {"given_fp16", 1, 300, 4, 2, 128, 192, 1, offsets},
+        {"given_narrow_fp16", 1, 333, 3, 3, 96, 64, 2},
+        {"none_fp16", 1, 333, 2, 2, 128, 128},
+        {"none_fp16", 1, 333, 2, 2, 80, 128, 2},
     };
     for (const Case& c : small) {
         const auto kernel = kernels.find(c.kernel);

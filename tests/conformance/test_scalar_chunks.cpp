@@ -99,18 +99,43 @@ std::vector<Case> skips_and_gated_outputs() {
 std::vector<Case> tensors_of_every_type_and_layout() {
     std::vector<Case> list;
     for (const char* form : {"mamba2_all", "simple_gla", "lightning"}) {
-        for (const Strides strides : {Strides::kContiguous, Strides::kTransposed}) {
-            for (const DType state : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-                for (const StateLayout layout :
-                     {StateLayout::kKeyFirst, StateLayout::kValueFirst}) {
-                    Case c = with_heads(tensor_core_case(form, 130, 128, 64), 2, 4);
-                    c.dims.B = c.dims.N = 2;
-                    c.strides = strides;
-                    c.state_dtype = state;
-                    c.layout = layout;
-                    c.checkpoints = true;
+        for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+            for (const Strides strides : {Strides::kContiguous, Strides::kTransposed}) {
+                for (const DType state : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+                    for (const StateLayout layout :
+                         {StateLayout::kKeyFirst, StateLayout::kValueFirst}) {
+                        Case c = with_heads(tensor_core_case(form, 130, 128, 64, dtype), 2, 4);
+                        c.dims.B = c.dims.N = 2;
+                        c.strides = strides;
+                        c.state_dtype = state;
+                        c.layout = layout;
+                        c.checkpoints = true;
+                        list.push_back(c);
+                    }
+                }
+            }
+        }
+    }
+    return list;
+}
+
+/// Keys and queries become bf16 between two products: gates of every size, whole and partial
+/// chunks, skips and gated outputs, packed rows.
+std::vector<Case> float16_tensors() {
+    std::vector<Case> list;
+    for (const char* form :
+         {"mamba2_all", "mamba2_channel_d", "simple_gla", "retention", "linear"}) {
+        for (const auto& [keys, values] : {std::pair{64, 64}, {128, 64}, {128, 128}, {96, 40}}) {
+            for (const Gates gates : {Gates::kMild, Gates::kStrong, Gates::kSpikes}) {
+                for (const std::int64_t tokens : {1, 64, 65, 320}) {
+                    Case c = with_heads(
+                        tensor_core_case(form, tokens, keys, values, DType::kFloat16), 1, 3);
+                    c.kinds.gates = gates;
                     list.push_back(c);
                 }
+                Case c = list.back();
+                pack(c, {65, 0, 1, 64, 130, 63, 0}, Packing::kInt32);
+                list.push_back(c);
             }
         }
     }
@@ -163,7 +188,10 @@ std::vector<Case> long_sequences_of_every_shape() {
     for (const auto& [keys, values] : {std::pair{64, 64}, {64, 128}, {128, 128}, {128, 192}}) {
         for (const std::int64_t heads : {1, 2}) {
             for (const char* form : {"mamba2_bias_d", "simple_gla"}) {
-                list.push_back(with_heads(tensor_core_case(form, 1500, keys, values), 1, heads));
+                for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+                    list.push_back(
+                        with_heads(tensor_core_case(form, 1500, keys, values, dtype), 1, heads));
+                }
             }
         }
     }
@@ -197,6 +225,7 @@ constexpr CaseGroup kGroups[] = {
     {"GatesOfEveryKindAndType", gates_of_every_kind_and_type},
     {"SkipsAndGatedOutputs", skips_and_gated_outputs},
     {"TensorsOfEveryTypeAndLayout", tensors_of_every_type_and_layout},
+    {"Float16Tensors", float16_tensors},
     {"StatesInDenseAndPackedRows", states_in_dense_and_packed_rows},
     {"ManySequences", many_sequences},
     {"LongSequences", long_sequences, true},

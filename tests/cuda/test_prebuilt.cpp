@@ -224,8 +224,11 @@ std::vector<KernelSource> other_gla_kernels() {
 std::vector<KernelSource> largest_scalar_kernels() {
     std::vector<KernelSource> kernels;
     for (const ScalarShape& shape : kScalarShapes) {
-        kernels.push_back(
-            scalar_kernel(shape, {.gate = "kTimeStep", .skip = "kChannel", .gated = true}, false));
+        for (const char* input : {"kBFloat16", "kFloat16"}) {
+            kernels.push_back(scalar_kernel(
+                shape, {.gate = "kTimeStep", .skip = "kChannel", .gated = true, .input = input},
+                false));
+        }
     }
     return kernels;
 }

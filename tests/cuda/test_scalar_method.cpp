@@ -56,7 +56,11 @@ TEST(ScalarMethod, TakesWhatItIsFor) {
 TEST(ScalarMethod, NamesTheTypesThatItDoesNotTake) {
     Case half = mamba2();
     half.dtype = DType::kFloat16;
-    EXPECT_EQ(refused(half), "C is float16; it must be bfloat16");
+    EXPECT_EQ(refused(half), "o is bfloat16; it must be float16");
+    half.o_dtype = DType::kFloat16;
+    EXPECT_EQ(refused(half), "");
+    half.dtype = DType::kFloat32;
+    EXPECT_EQ(refused(half), "C is float32; it must be bfloat16 or float16");
     Case wide = mamba2();
     wide.o_dtype = DType::kFloat32;
     EXPECT_EQ(refused(wide), "o is float32; it must be bfloat16");

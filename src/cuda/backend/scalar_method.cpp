@@ -67,25 +67,30 @@ Operands operands_of(const Problem& problem, const ScalarForm& form) {
 }
 
 /// One of the operands of products: those of a key head have no axis of value heads.
-std::string refuse_factor(const BoundInput& x, Axis head, Axis channel, const Dims& dims) {
+std::string refuse_factor(const BoundInput& x, DType type, Axis head, Axis channel,
+                          const Dims& dims) {
     if (head == Axis::kH && x.has(Axis::kHV)) {
         return fmt::format("{} has an axis of value heads", x.name);
     }
-    if (x.dtype != DType::kBFloat16) {
-        return fmt::format("{} is {}; it must be bfloat16", x.name, to_string(x.dtype));
+    if (x.dtype != type) {
+        return fmt::format("{} is {}; it must be {}", x.name, to_string(x.dtype), to_string(type));
     }
     return refuse_operand(x, {Axis::kB, Axis::kT, head, channel}, dims);
 }
 
 std::string refuse_operands(const Problem& problem, const Operands& x) {
     const Dims& d = problem.dims;
+    const DType type = x.q.dtype;
+    if (type != DType::kBFloat16 && type != DType::kFloat16) {
+        return fmt::format("{} is {}; it must be bfloat16 or float16", x.q.name, to_string(type));
+    }
     for (const BoundInput* input : {&x.q, &x.k}) {
-        std::string why = refuse_factor(*input, Axis::kH, Axis::kK, d);
+        std::string why = refuse_factor(*input, type, Axis::kH, Axis::kK, d);
         if (!why.empty()) return why;
     }
     for (const BoundInput* input : {&x.v, x.z, &problem.o}) {
         if (input == nullptr) continue;
-        std::string why = refuse_factor(*input, Axis::kHV, Axis::kV, d);
+        std::string why = refuse_factor(*input, type, Axis::kHV, Axis::kV, d);
         if (!why.empty()) return why;
     }
     for (const BoundInput* input : {x.gate, x.rate, x.bias, x.skip}) {
@@ -135,8 +140,11 @@ const char* name_of(Skip skip) {
     return skip == Skip::kNone ? "kNone" : skip == Skip::kHead ? "kHead" : "kChannel";
 }
 
-ScalarPolicy policy_of(const ScalarForm& form) {
-    return {.gate = name_of(form.gate), .skip = name_of(form.skip_kind), .gated = !form.z.empty()};
+ScalarPolicy policy_of(const ScalarForm& form, DType input) {
+    return {.gate = name_of(form.gate),
+            .skip = name_of(form.skip_kind),
+            .gated = !form.z.empty(),
+            .input = input == DType::kFloat16 ? "kFloat16" : "kBFloat16"};
 }
 
 // ---- the plan -----------------------------------------------------------------------------------
@@ -151,8 +159,9 @@ bool fits(const ScalarShape& shape, const Dims& d) {
 /// Which of kScalarShapes fit; where the kernels of any are compiled ahead, only such. Others would
 /// be faster for some sizes, but a call must not wait seconds for a compiler, nor need one, because
 /// its length is another.
-std::array<bool, kShapes> candidate_shapes(const Dims& d, const ScalarForm& form) {
-    const ScalarPolicy policy = policy_of(form);
+std::array<bool, kShapes> candidate_shapes(const Problem& problem, const ScalarForm& form) {
+    const Dims& d = problem.dims;
+    const ScalarPolicy policy = policy_of(form, problem.o.dtype);
     std::array<bool, kShapes> fitting{}, prebuilt{};
     for (std::size_t i = 0; i < kShapes; ++i) {
         fitting[i] = fits(kScalarShapes[i], d);
@@ -216,7 +225,7 @@ Choice choose(const Problem& problem, const DeviceSpec& device, const Floor& flo
     const Dims& d = problem.dims;
     const ScalarForm form = form_of(problem);
     const Load load = load_of(problem, form, device, floor);
-    const auto candidates = candidate_shapes(d, form);
+    const auto candidates = candidate_shapes(problem, form);
     const int most = most_segments(problem);
     Choice best;
     for (int shape = 0; shape < kShapes; ++shape) {
@@ -250,14 +259,18 @@ SegmentBytes workspace_of(const Dims& d, const ScalarShape& shape, int segments)
 
 const Kernel& kernel_of(const Problem& problem, const ScalarForm& form, int shape, bool state_only,
                         CompilePolicy policy, bool* compiled = nullptr) {
-    static KernelTable<std::size_t{kShapes} * 4 * 3 * 2 * 2> table;
+    static KernelTable<std::size_t{kShapes} * 4 * 3 * 2 * 2 * 2> table;
     const int policy_index =
         (static_cast<int>(form.gate) * 3 + static_cast<int>(form.skip_kind)) * 2 +
         (form.z.empty() ? 0 : 1);
-    const int variant = (shape * 24 + policy_index) * 2 + (state_only ? 1 : 0);
-    return table.find(
-        problem.device.index, static_cast<std::size_t>(variant), policy, compiled,
-        [&] { return scalar_kernel(kScalarShapes[shape], policy_of(form), state_only); });
+    const bool fp16 = problem.o.dtype == DType::kFloat16;
+    const int variant =
+        ((shape * 24 + policy_index) * 2 + (fp16 ? 1 : 0)) * 2 + (state_only ? 1 : 0);
+    return table.find(problem.device.index, static_cast<std::size_t>(variant), policy, compiled,
+                      [&] {
+                          return scalar_kernel(kScalarShapes[shape],
+                                               policy_of(form, problem.o.dtype), state_only);
+                      });
 }
 
 scalar::HeadTensor head_tensor_of(const BoundInput* x) {

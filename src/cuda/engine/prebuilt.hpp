@@ -34,12 +34,14 @@ struct ScalarShape {
 inline constexpr ScalarShape kScalarShapes[] = {{128, 2, 1, 3}, {128, 1, 2, 3}, {128, 1, 1, 4},
                                                 {64, 2, 1, 4},  {64, 1, 2, 4},  {64, 1, 1, 4}};
 
-/// What a kernel for scalar decays computes. `gate` and `skip` as the header names them: kNone,
-/// kConstant, kGiven, kTimeStep; kNone, kHead, kChannel. `gated`: outputs are times silu(z).
+/// What a kernel for scalar decays computes. `gate`, `skip` and `input` as the header names them:
+/// kNone, kConstant, kGiven, kTimeStep; kNone, kHead, kChannel; kBFloat16, kFloat16. `gated`:
+/// outputs are times silu(z).
 struct ScalarPolicy {
     std::string gate;
     std::string skip = "kNone";
     bool gated = false;
+    std::string input = "kBFloat16";
     bool operator==(const ScalarPolicy&) const = default;
 };
 /// A state alone depends on no output: for that kernel `skip` and `gated` do not count.

@@ -11,6 +11,9 @@ enum class Gate {
     kTimeStep,  // Mamba-2: from a time step per token and a rate per head
 };
 
+/// What q, k, v, z and o hold.
+enum class Input { kBFloat16, kFloat16 };
+
 /// D x added to the output.
 enum class Skip { kNone, kHead, kChannel };
 
@@ -19,6 +22,9 @@ struct Config {
     static constexpr int kHeads = SLUICE_HEADS;  // value heads of one key head, which share scores
     static constexpr int kTiles =
         SLUICE_TILES;  // of 64 value channels, which share a head's scores
+    static constexpr Input kInput = Input::SLUICE_INPUT;
+    /// fp16's range holds neither states nor weighed values: products with them take q and k as bf16.
+    static constexpr bool kConverted = kInput == Input::kFloat16;
     static constexpr Gate kGate = Gate::SLUICE_GATE;
     static constexpr Skip kSkip = Skip::SLUICE_SKIP;
     static constexpr bool kGated = SLUICE_GATED;  // the output is times silu(z)

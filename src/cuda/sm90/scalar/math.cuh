@@ -34,8 +34,8 @@ __device__ inline void load_weighed(const unsigned char* tile, const Columns& fa
         const float4 f = factor.four(at.thread % 32, n);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            v[n][e] = pack_bf16(low_bf16(v[n][e]) * (e < 2 ? f.x : f.z),
-                                high_bf16(v[n][e]) * (e < 2 ? f.y : f.w));
+            v[n][e] = pack_bf16(low_input(v[n][e]) * (e < 2 ? f.x : f.z),
+                                high_input(v[n][e]) * (e < 2 ? f.y : f.w));
         }
     }
 }
@@ -56,8 +56,8 @@ __device__ inline void finish_output(const Columns& row, const ValueOperand& v, 
             y *= e < 2 ? r.y : r.w;
             if constexpr (Config::kSkip != Skip::kNone) {
                 const float d = e % 2 ? skip.y : skip.x;
-                x += d * low_bf16(v[n][e]);
-                y += d * high_bf16(v[n][e]);
+                x += d * low_input(v[n][e]);
+                y += d * high_input(v[n][e]);
             }
         }
     }
@@ -70,16 +70,16 @@ __device__ inline void write_output(const Fragment& at, unsigned char* tile, flo
         load_values(tile, at, z);
 #pragma unroll
         for (int r = 0; r < 32; r += 2) {
-            o[r] *= silu(low_bf16(z[r / 8][r / 2 % 4]));
-            o[r + 1] *= silu(high_bf16(z[r / 8][r / 2 % 4]));
+            o[r] *= silu(low_input(z[r / 8][r / 2 % 4]));
+            o[r + 1] *= silu(high_input(z[r / 8][r / 2 % 4]));
         }
     }
     const u32 to = matrices_at(tile, at);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
         const float* x = o + n * 8;
-        store_matrices_transposed(to + n * 2048, pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]),
-                                  pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7]));
+        store_matrices_transposed(to + n * 2048, pack_output(x[0], x[1]), pack_output(x[2], x[3]),
+                                  pack_output(x[4], x[5]), pack_output(x[6], x[7]));
     }
 }
 
@@ -160,7 +160,7 @@ __device__ inline void add_chunks(Storage& s, const Fragment& at, State& state) 
     ValueOperand v, next;
     const auto weigh = [&](int i) {
         const int stage = i % Config::kStages;
-        // The scores role clears what a last chunk has too many.
+        // The scores role clears what a last chunk has too many, and converts fp16.
         s.slot_full[i % Config::kSlots].wait(i / Config::kSlots & 1);
         s.stage_full[stage].wait(i / Config::kStages & 1);
         load_weighed(s.stage[stage].v[at.group], s.gates[stage][at.head()].rest, at, next);
@@ -213,8 +213,8 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         const int stage = i % Config::kStages;
         const int slot = i % Config::kSlots;
         const HeadGates& gates = s.gates[stage][at.head()];
-        // The scores role clears what a last chunk has too many.
-        if (i >= whole) s.slot_full[slot].wait(i / Config::kSlots & 1);
+        // The scores role clears what a last chunk has too many, and converts fp16.
+        if (Config::kConverted || i >= whole) s.slot_full[slot].wait(i / Config::kSlots & 1);
         s.stage_full[stage].wait(i / Config::kStages & 1);
         const Reaches reaches = s.reaches[stage];
         const int reach = reaches.of(at.head());

@@ -15,6 +15,26 @@ __device__ inline void clear_rows(unsigned char* boxes, int bytes, int valid, in
     }
 }
 
+/// fp16 becomes bf16, in place; a batch of reads in flight before the first write.
+__device__ inline void convert_boxes(unsigned char* boxes, int bytes, int thread) {
+    constexpr int kBatch = 4;
+    constexpr int kStep = Config::kScoreThreads * 16;
+    static_assert(Config::kBoxBytes % (kBatch * kStep) == 0);
+    const auto convert = [](u32 x) { return pack_bf16(low_fp16(x), high_fp16(x)); };
+    for (int i = thread * 16; i < bytes; i += kBatch * kStep) {
+        uint4 x[kBatch];
+#pragma unroll
+        for (int n = 0; n < kBatch; ++n) {
+            x[n] = *reinterpret_cast<const uint4*>(boxes + i + n * kStep);
+        }
+#pragma unroll
+        for (int n = 0; n < kBatch; ++n) {
+            *reinterpret_cast<uint4*>(boxes + i + n * kStep) =
+                make_uint4(convert(x[n].x), convert(x[n].y), convert(x[n].z), convert(x[n].w));
+        }
+    }
+}
+
 /// Begins a chunk's Q K^T, rows of queries: register 4 n + e is row 16 warp + lane / 4 + 8 (e / 2)
 /// and column 8 n + lane % 4 * 2 + e % 2.
 __device__ inline void multiply_keys(const Stage& stage, float (&scores)[32]) {
@@ -24,7 +44,11 @@ __device__ inline void multiply_keys(const Stage& stage, float (&scores)[32]) {
 #pragma unroll
     for (int n = 0; n < Config::kKeys / 16; ++n) {
         const u32 at = n / 4 * Config::kBoxBytes + n % 4 * 32;
-        product<0, 0>(scores, advance(q, at), advance(k, at), n != 0);
+        if constexpr (Config::kInput == Input::kFloat16) {
+            product_fp16<0, 0>(scores, advance(q, at), advance(k, at), n != 0);
+        } else {
+            product<0, 0>(scores, advance(q, at), advance(k, at), n != 0);
+        }
     }
     product_commit();
 }
@@ -96,6 +120,11 @@ __device__ inline void scores_warpgroup(Storage& s) {
             s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);
             product_wait<0>();
             keep(scores);
+            if constexpr (Config::kConverted) {
+                named_barrier(kScoreBarrier, Config::kScoreThreads);  // every warp's product has read
+                convert_boxes(stage.q, sizeof stage.q, thread);
+                convert_boxes(stage.k, sizeof stage.k, thread);
+            }
             const Reaches reaches = s.reaches[i % Config::kStages];
             if (reaches.any_strong()) {
 #pragma unroll
@@ -112,6 +141,7 @@ __device__ inline void scores_warpgroup(Storage& s) {
             }
         } else {
             s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);
+            if constexpr (Config::kConverted) convert_boxes(stage.k, sizeof stage.k, thread);
         }
         fence_async_proxy();
         __syncwarp();

@@ -15,7 +15,19 @@ constexpr int kSharedBytes = 227 * 1024;  // of a block
 /// Named barriers; 0 is __syncthreads.
 enum NamedBarrier : u32 { kScoreBarrier = 1 };
 
-/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled.
+/// Two neighbours of an input or of o, as they are in memory.
+__device__ inline float low_input(u32 pair) {
+    return Config::kInput == Input::kBFloat16 ? low_bf16(pair) : low_fp16(pair);
+}
+__device__ inline float high_input(u32 pair) {
+    return Config::kInput == Input::kBFloat16 ? high_bf16(pair) : high_fp16(pair);
+}
+__device__ inline u32 pack_output(float low, float high) {
+    return Config::kInput == Input::kBFloat16 ? pack_bf16(low, high) : pack_fp16(low, high);
+}
+
+/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled. Of fp16
+/// inputs the scores role turns q and k into bf16.
 struct alignas(1024) Stage {
     unsigned char k[Config::kKeyBytes];
     unsigned char v[Config::kMathGroups][Config::kBoxBytes];
