@@ -142,6 +142,37 @@ std::vector<Case> float16_tensors() {
     return list;
 }
 
+/// Two warpgroups share a state: every kind of decay, skip and gated output, states of every layout
+/// and at positions, packed rows, both types.
+std::vector<Case> more_than_128_key_channels() {
+    std::vector<Case> list;
+    for (const char* form :
+         {"mamba2_all", "mamba2_channel_d", "simple_gla", "retention", "linear"}) {
+        for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+            for (const auto& [keys, values] :
+                 {std::pair{256, 64}, {136, 40}, {192, 80}, {248, 128}, {256, 512}}) {
+                for (const std::int64_t tokens : {16, 64, 65, 320}) {
+                    if (values == 512 && tokens > 65) continue;
+                    Case c = with_heads(tensor_core_case(form, tokens, keys, values, dtype), 2, 4);
+                    // fp16 does not hold what spikes of time steps and this many keys come to.
+                    c.kinds.gates = tokens <= 65               ? Gates::kMild
+                                    : dtype == DType::kFloat16 ? Gates::kStrong
+                                                               : Gates::kSpikes;
+                    c.state_dtype = list.size() % 2 == 0 ? DType::kFloat32 : DType::kBFloat16;
+                    c.layout =
+                        list.size() % 3 == 0 ? StateLayout::kKeyFirst : StateLayout::kValueFirst;
+                    c.checkpoints = true;
+                    list.push_back(c);
+                }
+            }
+            Case c = with_heads(tensor_core_case(form, 1, 256, 64, dtype), 1, 2);
+            pack(c, {65, 0, 1, 64, 130, 63, 0}, Packing::kInt64);
+            list.push_back(c);
+        }
+    }
+    return list;
+}
+
 std::vector<Case> states_in_dense_and_packed_rows() {
     std::vector<Case> list;
     for (int kind = 0; kind < kNumStates; ++kind) {
@@ -185,7 +216,8 @@ std::vector<Case> long_sequences() {
 /// Shapes that the kernel's other sizes split.
 std::vector<Case> long_sequences_of_every_shape() {
     std::vector<Case> list;
-    for (const auto& [keys, values] : {std::pair{64, 64}, {64, 128}, {128, 128}, {128, 192}}) {
+    for (const auto& [keys, values] :
+         {std::pair{64, 64}, {64, 128}, {128, 128}, {128, 192}, {256, 64}}) {
         for (const std::int64_t heads : {1, 2}) {
             for (const char* form : {"mamba2_bias_d", "simple_gla"}) {
                 for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -226,6 +258,7 @@ constexpr CaseGroup kGroups[] = {
     {"SkipsAndGatedOutputs", skips_and_gated_outputs},
     {"TensorsOfEveryTypeAndLayout", tensors_of_every_type_and_layout},
     {"Float16Tensors", float16_tensors},
+    {"MoreThan128KeyChannels", more_than_128_key_channels},
     {"StatesInDenseAndPackedRows", states_in_dense_and_packed_rows},
     {"ManySequences", many_sequences},
     {"LongSequences", long_sequences, true},

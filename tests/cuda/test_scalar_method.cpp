@@ -73,7 +73,8 @@ TEST(ScalarMethod, NamesTheTypesThatItDoesNotTake) {
 }
 
 TEST(ScalarMethod, NamesTheSizesThatItDoesNotTake) {
-    EXPECT_EQ(refused(tensor_core_case("simple_gla", 70, 136, 64)), "K = 136; at most 128");
+    EXPECT_EQ(refused(tensor_core_case("simple_gla", 70, 264, 64)), "K = 264; at most 256");
+    EXPECT_EQ(refused(tensor_core_case("simple_gla", 70, 21, 64)), "K = 21; an even number");
     EXPECT_EQ(refused(tensor_core_case("simple_gla", 70, 64, 20)),
               "V = 20; a multiple of 8, at most 512");
     EXPECT_EQ(refused(tensor_core_case("simple_gla", 70, 64, 520)),
@@ -176,19 +177,21 @@ TEST(ScalarMethod, BlocksCoverEveryHeadAndChannel) {
                                                             {1, 128, 128, 1},
                                                             {3, 128, 128, 3},
                                                             {2, 192, 64, 3}}) {
-        for (const std::int64_t keys : {16, 64, 72, 128}) {
+        for (const std::int64_t keys : {16, 64, 72, 128, 136, 256}) {
             SCOPED_TRACE(fmt::format("{} heads, K {}, V {}", heads, keys, values));
             Dims d{.B = 264, .T = 64, .H = 2, .HV = 2 * heads, .K = keys, .V = values, .N = 264};
             const Plan many = scalar_plan("mamba2_all", d);
-            EXPECT_EQ(many.value_tile, value_tile);
+            // Above 128 key channels a block has one tile of one head.
+            const std::int64_t alone = heads * ((values + 63) / 64);
+            EXPECT_EQ(many.value_tile, keys > 128 ? 64 : value_tile);
             EXPECT_EQ(many.segments, 1);
-            EXPECT_EQ(many.tasks, 264 * 2 * blocks);
+            EXPECT_EQ(many.tasks, 264 * 2 * (keys > 128 ? alone : blocks));
             EXPECT_EQ(many.workspace_bytes, 0);
             if (heads > 64) continue;
             d.B = d.N = 1;
             const Plan few = scalar_plan("mamba2_all", d);
             EXPECT_EQ(few.value_tile, 64);
-            EXPECT_EQ(few.tasks, 2 * heads * ((values + 63) / 64));
+            EXPECT_EQ(few.tasks, 2 * alone);
         }
     }
 }

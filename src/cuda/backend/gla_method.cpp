@@ -17,6 +17,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kShapes = static_cast<int>(std::size(kGlaShapes));
+constexpr std::int64_t kMostKeys = 128;
 
 // The model: what a chunk takes in each of kGlaShapes, measured (docs/kernels/gla.md).
 constexpr double kChunkUs[] = {2.73, 1.92, 1.30};
@@ -86,7 +87,7 @@ std::string refusal(const Problem& problem) {
         return "q, k, v and the log decay must be inputs as they are, and o without a stage after "
                "it";
     }
-    if (std::string why = refuse_call(problem); !why.empty()) return why;
+    if (std::string why = refuse_call(problem, kMostKeys); !why.empty()) return why;
     const Dims& d = problem.dims;
     const Operands x = operands_of(problem);
     if (std::string why = refuse_types(problem, x); !why.empty()) return why;

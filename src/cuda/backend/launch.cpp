@@ -12,13 +12,12 @@ namespace sluice::cuda {
 
 namespace {
 
-constexpr std::int64_t kLargestKeys = 128;
 constexpr std::int64_t kLargestValues = 512;
 constexpr std::size_t kSharedBytes = std::size_t{227} * 1024;  // as the kernels assert
 
 }  // namespace
 
-std::string refuse_call(const Problem& problem) {
+std::string refuse_call(const Problem& problem, std::int64_t most_keys) {
     if (problem.phase != Phase::kPrefill) return "prefill only";
     if (problem.precision != Precision::kBFloat16) {
         return fmt::format("precision {}; tensor cores round operands to bfloat16",
@@ -27,7 +26,7 @@ std::string refuse_call(const Problem& problem) {
     if (problem.algorithm == Algorithm::kRecurrent) return "a chunked algorithm";
     if (problem.chunk != 0 && problem.chunk != kChunk) return "chunks of 64 tokens";
     const Dims& d = problem.dims;
-    if (d.K > kLargestKeys) return fmt::format("K = {}; at most {}", d.K, kLargestKeys);
+    if (d.K > most_keys) return fmt::format("K = {}; at most {}", d.K, most_keys);
     if (d.V > kLargestValues || d.V % 8 != 0) {
         return fmt::format("V = {}; a multiple of 8, at most {}", d.V, kLargestValues);
     }

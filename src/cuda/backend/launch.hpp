@@ -33,8 +33,9 @@ inline constexpr std::int64_t kMostBlocks = std::numeric_limits<int>::max();  //
 // ---- what is refused ----------------------------------------------------------------------------
 // Each says why; empty: nothing is wrong.
 
-/// Phase, precision, algorithm and sizes that no tensor-core kernel takes.
-[[nodiscard]] std::string refuse_call(const Problem& problem);
+/// Phase, precision, algorithm and sizes that no tensor-core kernel takes, or not this one: K above
+/// `most_keys`.
+[[nodiscard]] std::string refuse_call(const Problem& problem, std::int64_t most_keys);
 /// An input that bulk copies read, or the output.
 [[nodiscard]] std::string refuse_operand(const BoundInput& x, std::initializer_list<Axis> axes,
                                          const Dims& dims);

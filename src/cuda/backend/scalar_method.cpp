@@ -23,16 +23,21 @@ using Gate = ScalarForm::Gate;
 using Skip = ScalarForm::Skip;
 
 constexpr int kShapes = static_cast<int>(std::size(kScalarShapes));
+constexpr std::int64_t kMostKeys = 256;
 
 // The model: what a chunk takes in each of kScalarShapes, measured on an H200 at 1.75 GHz
 // (docs/kernels/scalar.md); those of K = 64 are estimated in proportion.
-constexpr double kChunkUs[] = {1.74, 1.64, 1.10, 1.36, 1.28, 0.92};
-constexpr double kStateChunkUs[] = {0.69, 0.72, 0.50, 0.55, 0.57, 0.44};  // a split's first launch
-constexpr double kGatedFactor = 1.85;  // of a chunk: z is as much to read as v
-constexpr double kLaunchUs = 12.4;     // and until the first chunk is there, and the state
-constexpr double kSegmentUs = 2.3;     // of a split: earlier segments' states are read one by one
+constexpr double kChunkUs[] = {1.74, 1.64, 1.10, 1.36, 1.28, 0.92, 1.78};
+constexpr double kStateChunkUs[] = {0.69, 0.72, 0.50, 0.55,
+                                    0.57, 0.44, 0.70};  // a split's first launch
+constexpr double kGatedFactor = 1.85;                   // of a chunk: z is as much to read as v
+constexpr double kLaunchUs = 12.4;  // and until the first chunk is there, and the state
+constexpr double kSegmentUs = 2.3;  // of a split: earlier segments' states are read one by one
 
-int threads_of(const ScalarShape& shape) { return 128 * (shape.heads * shape.tiles + 2); }
+/// Two warpgroups share a state of more than 128 key channels.
+int threads_of(const ScalarShape& shape) {
+    return 128 * (shape.heads * shape.tiles * (shape.keys > 128 ? 2 : 1) + 2);
+}
 
 std::int64_t value_tiles(const ScalarShape& shape, std::int64_t values) {
     return ceil_div(values, std::int64_t{kValueTile} * shape.tiles);
@@ -106,13 +111,15 @@ std::string refusal(const Problem& problem) {
     std::string why;
     const auto form = find_scalar_form(problem.spec, &why);
     if (!form) return why;
-    why = refuse_call(problem);
+    why = refuse_call(problem, kMostKeys);
     if (!why.empty()) return why;
     const Dims& d = problem.dims;
     if (form->gate == Gate::kConstant && d.HV > scalar::kMostConstants) {
         return fmt::format("{} heads with constant decays; at most {}", d.HV,
                            scalar::kMostConstants);
     }
+    // States go to and from memory by pairs of key channels.
+    if (d.K % 2 != 0) return fmt::format("K = {}; an even number", d.K);
     if (!(problem.scale > 0)) return fmt::format("scale = {}; above 0", problem.scale);
     why = refuse_operands(problem, operands_of(problem, *form));
     if (why.empty()) why = refuse_states(problem);
@@ -151,7 +158,7 @@ ScalarPolicy policy_of(const ScalarForm& form, DType input) {
 
 /// The last block of a key head may have a head too many, which it does not write.
 bool fits(const ScalarShape& shape, const Dims& d) {
-    const int keys = d.K <= 64 ? 64 : 128;
+    const int keys = d.K <= 64 ? 64 : d.K <= 128 ? 128 : 256;
     return shape.keys == keys && shape.heads <= d.HV / d.H &&
            (shape.tiles == 1 || d.V > kValueTile);
 }

@@ -49,7 +49,7 @@ struct ScalarChoice {
 };
 
 std::vector<ScalarChoice> make_scalar_choices() {
-    const auto& [pair128, wide128, narrow128, pair64, wide64, narrow64] = kScalarShapes;
+    const auto& [pair128, wide128, narrow128, pair64, wide64, narrow64, single256] = kScalarShapes;
     const ScalarPolicy mamba2{.gate = "kTimeStep", .skip = "kHead"};
     const ScalarPolicy mamba2_z{.gate = "kTimeStep", .skip = "kHead", .gated = true};
     std::vector<ScalarChoice> choices = {{pair128, {mamba2, mamba2_z}},  // N 128, P up to 64

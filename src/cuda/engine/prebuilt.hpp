@@ -25,14 +25,15 @@ inline constexpr GlaShape kGlaShapes[] = {{128, 2, 1, 2, 2, 96, 160, false},
                                       const std::string& gate, bool state_only);
 
 /// What a block of the kernel for scalar decays works on: K padded; value heads of one key head,
-/// and tiles of 64 value channels of a head, two of either at most. Stages fill shared memory
-/// (sm90/scalar/config.cuh).
+/// and tiles of 64 value channels of a head, two of either at most, and one of each where K is
+/// above 128. Stages fill shared memory (sm90/scalar/config.cuh).
 struct ScalarShape {
     int keys, heads, tiles, stages;
     bool operator==(const ScalarShape&) const = default;
 };
 inline constexpr ScalarShape kScalarShapes[] = {{128, 2, 1, 3}, {128, 1, 2, 3}, {128, 1, 1, 4},
-                                                {64, 2, 1, 4},  {64, 1, 2, 4},  {64, 1, 1, 4}};
+                                                {64, 2, 1, 4},  {64, 1, 2, 4},  {64, 1, 1, 4},
+                                                {256, 1, 1, 2}};
 
 /// What a kernel for scalar decays computes. `gate`, `skip` and `input` as the header names them:
 /// kNone, kConstant, kGiven, kTimeStep; kNone, kHead, kChannel; kBFloat16, kFloat16. `gated`:

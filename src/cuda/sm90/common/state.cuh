@@ -155,7 +155,7 @@ __device__ inline void move_pairs(const StateTensor& tensor, long long slot, con
     const int bytes = type == kFloat32 ? 4 : 2;
     char* base = static_cast<char*>(tensor.data) +
                  (slot * tensor.slot_stride + at.head * tensor.head_stride) * bytes;
-    // A thread's first key channel is even, and K a multiple of 8.
+    // A thread's first key channel is even, and so is K.
     const bool pair = tensor.key_stride == 1 && tensor.value_stride % 2 == 0 &&
                       reinterpret_cast<u64>(base) % (2 * bytes) == 0;
     const ElementAccess access = {type == kFloat32, pair};

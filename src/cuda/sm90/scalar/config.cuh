@@ -18,7 +18,7 @@ enum class Input { kBFloat16, kFloat16 };
 enum class Skip { kNone, kHead, kChannel };
 
 struct Config {
-    static constexpr int kKeys = SLUICE_KEYS;    // 64 or 128; K padded
+    static constexpr int kKeys = SLUICE_KEYS;    // 64, 128 or 256; K padded
     static constexpr int kHeads = SLUICE_HEADS;  // value heads of one key head, which share scores
     static constexpr int kTiles =
         SLUICE_TILES;  // of 64 value channels, which share a head's scores
@@ -35,7 +35,12 @@ struct Config {
     static constexpr int kOutputs = 2;             // chunks of O on their way out
 
     static constexpr int kChunk = 64;
-    static constexpr int kMathGroups = kHeads * kTiles;  // a warpgroup: 64 value channels of a head
+    static constexpr int kValueBoxes = kHeads * kTiles;  // of 64 value channels of a head
+    /// Warpgroups that share a box's state, 64 x 256 being twice what one has registers for: each has
+    /// half of the key channels, and the first finishes the output.
+    static constexpr int kKeyHalves = kKeys > 128 ? 2 : 1;
+    static constexpr int kGroupKeys = kKeys / kKeyHalves;
+    static constexpr int kMathGroups = kValueBoxes * kKeyHalves;
     static constexpr int kMathThreads = 128 * kMathGroups;
     static constexpr int kScoreThreads = 128;
     static constexpr int kThreads = kMathThreads + kScoreThreads + 128;
@@ -43,13 +48,13 @@ struct Config {
 
     static constexpr int kBoxBytes = 64 * 128;  // 64 tokens of 128 bytes
     static constexpr int kKeyBytes = kKeys / 64 * kBoxBytes;
-    static constexpr int kValueBytes = kMathGroups * kBoxBytes;
+    static constexpr int kValueBytes = kValueBoxes * kBoxBytes;
     static constexpr int kStageBytes = (kStateOnly ? 1 : 2) * kKeyBytes + kValueBytes;
 
     // Registers a thread has at launch, and what the roles exchange.
     static constexpr int kLaunchRegisters =
         65536 / kThreads / 8 * 8 < 168 ? 65536 / kThreads / 8 * 8 : 168;
-    static constexpr bool kWhole = kMathGroups == 2 && kKeys == 128;  // every register is taken
+    static constexpr bool kWhole = kMathGroups == 2 && kGroupKeys == 128;  // every register is taken
     // The first launch has no scores, and its gates are more chunks ahead.
     static constexpr int kLoadRegisters = !kWhole ? 56 : kStateOnly ? 72 : 40;
     static constexpr int kScoreRegisters = kMathGroups == 1 ? 168 : !kWhole ? 104 : kStateOnly ? 40 : 72;
@@ -59,7 +64,8 @@ struct Config {
                   kThreads * kLaunchRegisters);
 
     static_assert(kHeads == 1 || kHeads == 2);  // gates of a head: a warp beside load and store
-    static_assert(kKeys == 64 || kKeys == 128);
+    static_assert(kKeys == 64 || kKeys == 128 || kKeys == 256);
+    static_assert(kKeyHalves == 1 || kValueBoxes == 1);
     static_assert(kMathGroups == 1 || kMathGroups == 2);
     static_assert(kStages >= 2);
 };

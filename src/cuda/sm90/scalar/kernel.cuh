@@ -21,7 +21,7 @@
 //   gates     one warp per head    gates to b and the factors above (the policy: gates.cuh)
 //   scores    one warpgroup        M
 //   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T
-//             64 value channels
+//             64 value channels     (K above 128: two, with half of the key channels each)
 //   store     one warp             O by bulk copies (and brings z)
 #pragma once
 
@@ -48,7 +48,7 @@ __device__ inline void load_chunk(const Params& p, Storage& s, int chunk, int st
     load_keys(s.stage[stage].k, p.k);
     if constexpr (!Config::kStateOnly) load_keys(s.stage[stage].q, p.q);
 #pragma unroll
-    for (int m = 0; m < Config::kMathGroups; ++m) {
+    for (int m = 0; m < Config::kValueBoxes; ++m) {
         load_box(s.stage[stage].v[m], reinterpret_cast<const TensorMap*>(&p.v), full,
                  task.value_tile * Config::kValueTile + m % Config::kTiles * 64,
                  task.head + m / Config::kTiles, token, task.batch);
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1
         for (int m = 0; m < Config::kMathGroups; ++m) {
             for (int i = 0; i < Config::kOutputs; ++i) {
                 s.output_full[m][i].init(4);
-                s.output_empty[m][i].init(1);
+                s.output_empty[m][i].init(m < Config::kValueBoxes ? 1 : 4);  // store, math
             }
         }
         fence_barrier_init();

@@ -87,7 +87,36 @@ __device__ inline void write_output(const Fragment& at, unsigned char* tile, flo
 __device__ inline void publish_output(Storage& s, const Fragment& at, int i) {
     fence_async_proxy();
     __syncwarp();
-    if (at.thread % 32 == 0) s.output_full[at.group][i % Config::kOutputs].arrive();
+    if (at.thread % 32 == 0) s.output_full[at.box()][i % Config::kOutputs].arrive();
+}
+
+constexpr int kSecondHalf = Config::kMathGroups - 1;
+static_assert(Config::kStateOnly || sizeof(Output) == 64 * 64 * sizeof(float));
+
+/// The second half's O^T of the i-th chunk, which the first adds to its own, register by register.
+__device__ inline void give_half(Storage& s, const Fragment& at, int i, const float (&o)[32]) {
+    auto* to = reinterpret_cast<float4*>(s.output[kSecondHalf].tile) + at.thread;
+    s.output_empty[kSecondHalf][0].wait((i + 1) & 1);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+        to[n * 128] = make_float4(o[4 * n], o[4 * n + 1], o[4 * n + 2], o[4 * n + 3]);
+    }
+    __syncwarp();
+    if (at.thread % 32 == 0) s.output_full[kSecondHalf][0].arrive();
+}
+__device__ inline void add_half(Storage& s, const Fragment& at, int i, float (&o)[32]) {
+    const auto* from = reinterpret_cast<const float4*>(s.output[kSecondHalf].tile) + at.thread;
+    s.output_full[kSecondHalf][0].wait(i & 1);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+        const float4 x = from[n * 128];
+        o[4 * n] += x.x;
+        o[4 * n + 1] += x.y;
+        o[4 * n + 2] += x.z;
+        o[4 * n + 3] += x.w;
+    }
+    __syncwarp();
+    if (at.thread % 32 == 0) s.output_empty[kSecondHalf][0].arrive();
 }
 
 /// D of the thread's two value channels.
@@ -105,11 +134,11 @@ __device__ inline float2 load_skip(const Params& p, const Task& task, const Frag
 }
 
 /// The state as a product's A operand.
-using StateOperand = u32[Config::kKeys / 16][4];
+using StateOperand = u32[Config::kGroupKeys / 16][4];
 
 __device__ inline void pack_state(const State& state, StateOperand& a) {
 #pragma unroll
-    for (int n = 0; n < Config::kKeys / 16; ++n) {
+    for (int n = 0; n < Config::kGroupKeys / 16; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             a[n][e] = pack_bf16(state[n * 8 + e * 2], state[n * 8 + e * 2 + 1]);
@@ -123,7 +152,7 @@ __device__ inline void multiply_queries(const StateOperand& state, const unsigne
     product_begin();
     const u64 q = operand(queries);
 #pragma unroll
-    for (int n = 0; n < Config::kKeys / 16; ++n) {
+    for (int n = 0; n < Config::kGroupKeys / 16; ++n) {
         product<0>(o, state[n], advance(q, n / 4 * Config::kBoxBytes + n % 4 * 32), n != 0);
     }
 }
@@ -163,7 +192,7 @@ __device__ inline void add_chunks(Storage& s, const Fragment& at, State& state) 
         // The scores role clears what a last chunk has too many, and converts fp16.
         s.slot_full[i % Config::kSlots].wait(i / Config::kSlots & 1);
         s.stage_full[stage].wait(i / Config::kStages & 1);
-        load_weighed(s.stage[stage].v[at.group], s.gates[stage][at.head()].rest, at, next);
+        load_weighed(s.stage[stage].v[at.box()], s.gates[stage][at.head()].rest, at, next);
     };
     const auto take = [&] {
 #pragma unroll
@@ -174,7 +203,7 @@ __device__ inline void add_chunks(Storage& s, const Fragment& at, State& state) 
     for (int i = 0; i < chunks; ++i) {
         const int stage = i % Config::kStages;
         scale_state(s.gates[stage][at.head()].decay, state);
-        multiply_keys(v, s.stage[stage].k, state);
+        multiply_keys(v, s.stage[stage].k + at.key_bytes(), state);
         if (i + 1 < chunks) weigh(i + 1);
         product_wait<0>();
         keep(state);
@@ -207,6 +236,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         checkpoint = next_checkpoint<Config::kChunk>(p, task, task.segment == 0 ? 0 : task.first + 1);
         if (checkpoint == 0) checkpoint = store_checkpoint(0);
     }
+    const bool finishes = at.half() == 0;
     const int chunks = uniform(task.end - task.first);
     const int whole = uniform(task.length / Config::kChunk - task.first);  // chunks
     for (int i = 0; i < chunks; ++i) {
@@ -223,34 +253,45 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         float o[32];
         StateOperand packed;
         pack_state(state, packed);
-        multiply_queries(packed, s.stage[stage].q, o);
+        multiply_queries(packed, s.stage[stage].q + at.key_bytes(), o);
         ValueOperand v;
-        load_weighed(s.stage[stage].v[group], gates.value, at, v);
+        load_weighed(s.stage[stage].v[at.box()], gates.value, at, v);
         s.slot_full[slot].wait(i / Config::kSlots & 1);
         const int tile = reaches.any_strong() ? at.head() : 0;
-        multiply_scores(v, s.slot[slot].scores[tile], o);
+        if (finishes) {
+            multiply_scores(v, s.slot[slot].scores[tile], o);
+        } else {
+            product_begin();  // as on the other way: the compiler would inject one
+            product_commit();
+        }
         if (reach == kStrong) {
             // Values that are scaled back from the chunk's end, for a state that has decayed.
             ValueOperand rest;
-            load_weighed(s.stage[stage].v[group], gates.rest, at, rest);
+            load_weighed(s.stage[stage].v[at.box()], gates.rest, at, rest);
             scale_state(decay, state);
             decay = 1.f;
-            multiply_keys(rest, s.stage[stage].k, state);
+            multiply_keys(rest, s.stage[stage].k + at.key_bytes(), state);
         } else {
-            multiply_keys(v, s.stage[stage].k, state);
+            multiply_keys(v, s.stage[stage].k + at.key_bytes(), state);
         }
         // Behind products, whose operands come from shared memory too, reads take hundreds of
         // clocks: before the wait.
         ValueOperand unweighed;
         if constexpr (Config::kSkip != Skip::kNone) {
-            load_values(s.stage[stage].v[group], at, unweighed);
+            load_values(s.stage[stage].v[at.box()], at, unweighed);
         }
         product_wait<1>();
         keep(o);
-        finish_output(gates.row, unweighed, skip, at, o);
-        const int turn = i % Config::kOutputs;
-        s.output_empty[group][turn].wait((i / Config::kOutputs + (Config::kGated ? 0 : 1)) & 1);
-        write_output(at, s.output[group].tile[turn], o);
+        if (finishes) {
+            if constexpr (Config::kKeyHalves > 1) add_half(s, at, i, o);
+            finish_output(gates.row, unweighed, skip, at, o);
+            const int turn = i % Config::kOutputs;
+            const int phase = i / Config::kOutputs + (Config::kGated ? 0 : 1);
+            s.output_empty[at.box()][turn].wait(phase & 1);
+            write_output(at, s.output[at.box()].tile[turn], o);
+        } else {
+            give_half(s, at, i, o);
+        }
         product_wait<0>();
         keep(state);
         if (at.thread % 32 == 0) {
@@ -259,7 +300,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         }
         scale_state(decay, state);
         // Late: the fence waits for what was written, which meanwhile is there.
-        publish_output(s, at, i);
+        if (finishes) publish_output(s, at, i);
         if (task.first + i + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }
     if (task.segment == p.segments - 1) {

@@ -5,10 +5,10 @@
 
 namespace sluice::scalar {
 
-constexpr int kStateRegisters = Config::kKeys / 2;
+constexpr int kStateRegisters = Config::kGroupKeys / 2;
 
-/// A thread's part of S^T (64 value channels x K): register 4 n + e is value row() + 8 (e / 2) and
-/// key channel 8 n + column() + e % 2.
+/// A thread's part of S^T (64 value channels x K, or half of K): register 4 n + e is value row() +
+/// 8 (e / 2) and key channel 8 n + column() + e % 2, of the half's.
 using State = float[kStateRegisters];
 
 /// A warpgroup's head and tile of value channels, and a thread's place in it.
@@ -16,16 +16,20 @@ struct Fragment {
     int group, thread;
     __device__ int row() const { return thread / 32 * 16 + thread % 32 / 4; }
     __device__ int column() const { return thread % 4 * 2; }
-    __device__ int head() const { return group / Config::kTiles; }  // of the block's
-    __device__ int value(const Task& task) const {                  // first channel
-        return task.value_tile * Config::kValueTile + group % Config::kTiles * 64;
+    __device__ int box() const { return Config::kKeyHalves > 1 ? 0 : group; }   // of values
+    __device__ int half() const { return Config::kKeyHalves > 1 ? group : 0; }  // of the key channels
+    __device__ int head() const { return box() / Config::kTiles; }              // of the block's
+    __device__ int value(const Task& task) const {                              // first channel
+        return task.value_tile * Config::kValueTile + box() % Config::kTiles * 64;
     }
+    /// The half's first box of a chunk's queries or keys.
+    __device__ int key_bytes() const { return half() * (Config::kGroupKeys / 64) * Config::kBoxBytes; }
 };
 
 __device__ inline StatePlace place_of(const Params& p, const Task& task, const Fragment& at) {
     // The last block of a key head may have a head too many: it has no channels.
     return {task.head + at.head(), at.value(task) + at.row(), p.keys,
-            at.head() < task.heads ? p.values : 0, at.column()};
+            at.head() < task.heads ? p.values : 0, at.half() * Config::kGroupKeys + at.column()};
 }
 
 /// The sequence's initial state.
@@ -49,9 +53,9 @@ __device__ inline long long segment_row(const Params& p, const Task& task, const
 __device__ inline float* segment_state(const Params& p, const Task& task, int segment,
                                        const Fragment& at) {
     const long long row = segment_row(p, task, at) + segment;
-    const int tile = task.value_tile * Config::kTiles + at.group % Config::kTiles;
+    const int tile = task.value_tile * Config::kTiles + at.box() % Config::kTiles;
     return p.segment_state + (row * p.value_tiles * Config::kTiles + tile) * 64 * Config::kKeys +
-           at.thread * 4;
+           at.half() * 64 * Config::kGroupKeys + at.thread * 4;
 }
 
 __device__ inline void store_segment(const Params& p, const Task& task, const Fragment& at,

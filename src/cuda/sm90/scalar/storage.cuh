@@ -30,7 +30,7 @@ __device__ inline u32 pack_output(float low, float high) {
 /// inputs the scores role turns q and k into bf16.
 struct alignas(1024) Stage {
     unsigned char k[Config::kKeyBytes];
-    unsigned char v[Config::kMathGroups][Config::kBoxBytes];
+    unsigned char v[Config::kValueBoxes][Config::kBoxBytes];
     unsigned char q[Config::kStateOnly ? 1024 : Config::kKeyBytes];  // 1,024: never empty
 };
 
@@ -86,7 +86,8 @@ struct alignas(1024) Slot {
 };
 
 /// A math warpgroup's O of a chunk on its way out: 64 tokens x 64 values. With gated outputs the
-/// tile holds z until O is written over it.
+/// tile holds z until O is written over it. The second of two halves of the key channels has its part
+/// of O^T there, as float32, on the way to the first.
 struct alignas(1024) Output {
     unsigned char tile[Config::kOutputs][Config::kStateOnly ? 1024 : Config::kBoxBytes];
 };

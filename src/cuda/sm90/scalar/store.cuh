@@ -55,7 +55,7 @@ __device__ inline void store_warp(const Params& p, Storage& s) {
     const int chunks = task.end - task.first;
     if (Config::kGated && leads) {
         for (int i = 0; i < min(chunks, Config::kOutputs); ++i) {
-            for (int group = 0; group < Config::kMathGroups; ++group) {
+            for (int group = 0; group < Config::kValueBoxes; ++group) {
                 release_output(p, s, destination_of(task, group), group, i);
             }
         }
@@ -65,7 +65,7 @@ __device__ inline void store_warp(const Params& p, Storage& s) {
         const int turn = i % Config::kOutputs;
         const int valid = task.length - chunk * Config::kChunk;
 #pragma unroll
-        for (int group = 0; group < Config::kMathGroups; ++group) {
+        for (int group = 0; group < Config::kValueBoxes; ++group) {
             const Destination to = destination_of(task, group);
             const unsigned char* tile = s.output[group].tile[turn];
             s.output_full[group][turn].wait(i / Config::kOutputs & 1);
