@@ -35,6 +35,17 @@ TEST(GlaMethod, TakesNarrowInputsOfEitherType) {
     EXPECT_EQ(refused(gates), "");
 }
 
+// What a sequence is computed by must not depend on what it is packed with.
+TEST(GlaMethod, TakesAFewTokensOfFloat16WhereBitsMustNotDependOnNeighbours) {
+    Case packed = gla(3, DType::kFloat16);
+    pack(packed, {1, 2}, Packing::kInt32);
+    EXPECT_EQ(refused(packed), "");
+    const Instance instance(gla(1, DType::kFloat16));
+    Problem problem = problem_on(find_judged("cuda"), instance, Phase::kPrefill);
+    problem.batch_invariant = true;
+    EXPECT_TRUE(cuda::gla_method().supports(problem).ok);
+}
+
 // Their bfloat16 operands would exceed the bound on the error of o.
 TEST(GlaMethod, LeavesAFewTokensOfFloat16ToTheRecurrentMethod) {
     EXPECT_EQ(refused(gla(1, DType::kFloat16)),

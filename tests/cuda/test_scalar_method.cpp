@@ -88,7 +88,7 @@ TEST(ScalarMethod, NamesTheSizesThatItDoesNotTake) {
               "536870912 sequences x 4 heads; fewer than 2^31 blocks of threads");
     bound.problem.dims.N = 1;
     bound.problem.dims.T = std::numeric_limits<int>::max();
-    EXPECT_EQ(refused(bound.problem), "T of 2^31 or more");
+    EXPECT_EQ(refused(bound.problem), "T = 2147483647; at most 2147482623");
     bound.problem.dims.T = 0;
     EXPECT_EQ(refused(bound.problem), "no tokens");
 }

@@ -67,7 +67,10 @@ std::string refuse_types(const Problem& problem, const Operands& x) {
         return fmt::format("o is {}; it must be {} as q", to_string(problem.o.dtype),
                            to_string(x.q.dtype));
     }
-    if (x.q.dtype == DType::kFloat16 && problem.dims.T <= kFewTokens) {
+    // Not where a sequence's bits must not depend on its neighbours, as its own length in a pack
+    // would.
+    const bool alone = problem.indices.cu_seqlens.data == nullptr && !problem.batch_invariant;
+    if (x.q.dtype == DType::kFloat16 && alone && problem.dims.T <= kFewTokens) {
         return fmt::format("{} is float16 and T = {}; rounded to bfloat16 it needs T above {}",
                            x.q.name, problem.dims.T, kFewTokens);
     }

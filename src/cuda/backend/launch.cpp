@@ -30,7 +30,9 @@ std::string refuse_call(const Problem& problem, std::int64_t most_keys) {
     if (d.V > kLargestValues || d.V % 8 != 0) {
         return fmt::format("V = {}; a multiple of 8, at most {}", d.V, kLargestValues);
     }
-    if (d.T > std::numeric_limits<int>::max() - kChunk) return "T of 2^31 or more";
+    // Kernels count in 32 bits, and look some chunks ahead.
+    constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max() - 16 * kChunk;
+    if (d.T > kMostTokens) return fmt::format("T = {}; at most {}", d.T, kMostTokens);
     if (d.B * d.T == 0) return "no tokens";
     if (d.N * d.HV > kMostBlocks / ceil_div(d.V, kValueTile)) {
         return fmt::format("{} sequences x {} heads; fewer than 2^31 blocks of threads", d.N, d.HV);

@@ -56,9 +56,9 @@ struct Config {
         65536 / kThreads / 8 * 8 < 168 ? 65536 / kThreads / 8 * 8 : 168;
     static constexpr bool kWhole = kMathGroups == 2 && kGroupKeys == 128;  // every register is taken
     // The first launch has no scores, and its gates are more chunks ahead.
-    static constexpr int kLoadRegisters = !kWhole ? 56 : kStateOnly ? 72 : 40;
-    static constexpr int kScoreRegisters = kMathGroups == 1 ? 168 : !kWhole ? 104 : kStateOnly ? 40 : 72;
-    static constexpr int kMathRegisters = kMathGroups == 1 ? 232 : kWhole ? 200 : 176;
+    static constexpr int kLoadRegisters = !kWhole ? 56 : kStateOnly ? 64 : 32;
+    static constexpr int kScoreRegisters = kMathGroups == 1 ? 168 : !kWhole ? 104 : kStateOnly ? 48 : 64;
+    static constexpr int kMathRegisters = kMathGroups == 1 ? 232 : kWhole ? (kStateOnly ? 200 : 208) : 176;
     static_assert(128 * kLoadRegisters + kScoreThreads * kScoreRegisters +
                       kMathThreads * kMathRegisters <=
                   kThreads * kLaunchRegisters);

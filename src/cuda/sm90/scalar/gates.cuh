@@ -21,6 +21,10 @@ struct TokenGate {
     float weight;  // of the value
 };
 
+// NaN stays NaN, which fmaxf and fminf drop: a gate that is none must not look like one.
+__device__ inline float at_least(float x, float least) { return x < least ? least : x; }
+__device__ inline float at_most(float x, float most) { return x > most ? most : x; }
+
 __device__ inline float softplus(float x) {
     const float u = exp2_fast(x * kLog2E);
     if (x > 15.f) return x + exp2_fast(-x * kLog2E);
@@ -48,7 +52,7 @@ __device__ inline TokenGate token_gate(const Params& p, const HeadRate& head, fl
     if constexpr (Config::kGate == Gate::kGiven) return {raw * kLog2E, 1.f};
     float step = raw + head.bias;
     if (p.softplus) step = softplus(step);
-    step = fminf(fmaxf(step, p.least_step), p.greatest_step);
+    step = at_most(at_least(step, p.least_step), p.greatest_step);
     return {step * head.bits, step};
 }
 
@@ -86,8 +90,8 @@ __device__ inline void sum_gates(ChunkGates (&chunk)[kChunks], int lane) {
     float first[kChunks], both[kChunks], through[kChunks];
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-        first[c] = fmaxf(chunk[c].token[0].bits, kLeastBits);
-        both[c] = first[c] + fmaxf(chunk[c].token[1].bits, kLeastBits);
+        first[c] = at_least(chunk[c].token[0].bits, kLeastBits);
+        both[c] = first[c] + at_least(chunk[c].token[1].bits, kLeastBits);
         through[c] = both[c];
     }
 #pragma unroll
@@ -122,7 +126,7 @@ struct TokenFactors {
 /// 2^(b + lift) and 2^-(b + lift): 2^lift is a factor of its own, so that the same token in a chunk
 /// that is lifted and in one that is not has the same bits but for the exponent.
 __device__ inline TokenFactors token_factors(float b, int lift) {
-    const float in_range = fmaxf(b, -2 * kRange);
+    const float in_range = at_least(b, -2 * kRange);
     const float whole = rintf(in_range);
     const float rest = in_range - whole;
     const int n = static_cast<int>(whole) + lift;

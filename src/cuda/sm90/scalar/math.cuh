@@ -294,6 +294,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         }
         product_wait<0>();
         keep(state);
+        __syncwarp();  // the whole warp has read slot and stage
         if (at.thread % 32 == 0) {
             s.slot_empty[slot].arrive();
             s.stage_empty[stage].arrive();

@@ -8,6 +8,7 @@ namespace sluice::scalar {
 /// Rows from `valid` on of a tile belong to another sequence: zero. Bulk copies do not stop there,
 /// and zero times whatever it holds may be NaN.
 __device__ inline void clear_rows(unsigned char* boxes, int bytes, int valid, int thread) {
+#pragma unroll 1
     for (int i = thread * 16; i < bytes; i += Config::kScoreThreads * 16) {
         if (i % Config::kBoxBytes / 128 >= valid) {
             *reinterpret_cast<uint4*>(boxes + i) = make_uint4(0, 0, 0, 0);
@@ -126,18 +127,15 @@ __device__ inline void scores_warpgroup(Storage& s) {
                 convert_boxes(stage.k, sizeof stage.k, thread);
             }
             const Reaches reaches = s.reaches[i % Config::kStages];
-            if (reaches.any_strong()) {
-#pragma unroll
-                for (int h = 0; h < Config::kHeads; ++h) {
-                    unsigned char* to = s.slot[slot].scores[h];
-                    if (reaches.head[h] == kStrong) {
-                        store_scores<true>(gates[h], scores, to, thread);
-                    } else {
-                        store_scores<false>(gates[h], scores, to, thread);
-                    }
+            const int tiles = reaches.any_strong() ? Config::kHeads : 1;
+#pragma unroll 1
+            for (int h = 0; h < tiles; ++h) {
+                unsigned char* to = s.slot[slot].scores[h];
+                if (reaches.of(h) == kStrong) {
+                    store_scores<true>(gates[h], scores, to, thread);
+                } else {
+                    store_scores<false>(gates[h], scores, to, thread);
                 }
-            } else {
-                store_scores<false>(gates[0], scores, s.slot[slot].scores[0], thread);
             }
         } else {
             s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);

@@ -64,7 +64,8 @@ __device__ inline void store_warp(const Params& p, Storage& s) {
         const int chunk = task.first + i;
         const int turn = i % Config::kOutputs;
         const int valid = task.length - chunk * Config::kChunk;
-#pragma unroll
+        __syncwarp();  // no lane a chunk ahead of another
+#pragma unroll 1
         for (int group = 0; group < Config::kValueBoxes; ++group) {
             const Destination to = destination_of(task, group);
             const unsigned char* tile = s.output[group].tile[turn];
