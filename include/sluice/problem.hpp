@@ -68,9 +68,9 @@ struct Arguments {
 };
 
 enum class Precision : unsigned char {
-    kAuto,      // float64 if every floating input is; on a CUDA device bfloat16 if the channels of q,
-                // k and v (or of what they are made of) are 16 bits wide, whatever gates, time steps
-                // and rates are; else float32
+    kAuto,      // float64 if every floating input is; on a CUDA device bfloat16 if the channels
+                // of q, k and v (or of what they are made of) are 16 bits wide, whatever gates,
+                // time steps and rates are; else float32
     kFloat32,   // float32 operands and sums
     kFloat64,   // float64 operands and sums
     kBFloat16,  // float32 sums; operands of products may be rounded to bfloat16. The CPU rounds
