@@ -98,7 +98,8 @@ extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1
     constexpr int kLoadWarp = kScoreWarp + Config::kScoreThreads / 32;
     if (warp < kScoreWarp) {
         set_registers<Config::kMathRegisters, Config::kLaunchRegisters>();
-        math_warpgroup(p, s, warp / 4);
+        // Computed anew: not kept in a register from before the roles part.
+        math_warpgroup(p, s, uniform(static_cast<int>(threadIdx.x) / 128));
     } else if (warp < kLoadWarp) {
         set_registers<Config::kScoreRegisters, Config::kLaunchRegisters>();
         scores_warpgroup(s);

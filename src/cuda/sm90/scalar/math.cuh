@@ -208,6 +208,7 @@ __device__ inline void add_chunks(Storage& s, const Fragment& at, State& state) 
         product_wait<0>();
         keep(state);
         keep(v);
+        __syncwarp();  // the whole warp has read slot and stage
         if (at.thread % 32 == 0) {
             s.slot_empty[i % Config::kSlots].arrive();
             s.stage_empty[stage].arrive();
