@@ -73,7 +73,8 @@ struct Configuration {
     std::string name, gate, skip;
     int keys, heads, tiles;
     bool gated;
-    bool fp16;  // q, k, v, z and o; else bf16
+    bool fp16;    // q, k, v, z and o; else bf16
+    bool shared;  // scores come from the first launch
     Kernel whole, state_only;
 };
 
@@ -99,10 +100,10 @@ std::map<std::string, Configuration> load_all(const std::string& folder) {
     std::map<std::string, Configuration> all;
     std::FILE* list = std::fopen((folder + "/configurations.txt").c_str(), "r");
     if (list == nullptr) std::exit(1);
-    char name[64], gate[64], skip[64], gated[64], input[64];
+    char name[64], gate[64], skip[64], gated[64], input[64], shared[64];
     int keys, heads, tiles, stages;
-    while (std::fscanf(list, "%63s %d %d %d %63s %63s %63s %d %63s", name, &keys, &heads, &tiles,
-                       gate, skip, gated, &stages, input) == 9) {
+    while (std::fscanf(list, "%63s %d %d %d %63s %63s %63s %d %63s %63s", name, &keys, &heads,
+                       &tiles, gate, skip, gated, &stages, input, shared) == 10) {
         const std::string file = folder + "/" + name;
         Configuration& c = all[name];
         c = {.name = name,
@@ -113,6 +114,7 @@ std::map<std::string, Configuration> load_all(const std::string& folder) {
              .tiles = tiles,
              .gated = std::strcmp(gated, "true") == 0,
              .fp16 = std::strcmp(input, "kFloat16") == 0,
+             .shared = std::strcmp(shared, "true") == 0,
              .whole = {},
              .state_only = {}};
         c.whole = load(file + ".cubin");
@@ -210,6 +212,9 @@ class Problem {
         params_.segment_state = segment_state_ =
             allocate<float>(rows * tiles * configuration.tiles * 64 * configuration.keys);
         params_.segment_decay = segment_decay_ = allocate<float>(rows);
+        const std::size_t score_bytes = configuration.shared ? score_tiles() * 8192 : 1;
+        params_.scores = scores_ = allocate<unsigned char>(score_bytes);
+        check(cudaMemset(scores_, 0xff, score_bytes), "poison");
         params_.o_data = o;
         params_.o_token_stride = (long long)c.h * c.v;
         params_.o_head_stride = c.v;
@@ -220,6 +225,11 @@ class Problem {
         params_.keys = c.k;
         params_.values = c.v;
         params_.value_tiles = tiles;
+        // Blocks of shared scores: what the states leave of the GPU.
+        params_.state_blocks = blocks(c.segments - 1);
+        const int sharing = c.sequences() * c.g;
+        params_.score_blocks = std::max(1, (132 - params_.state_blocks) / sharing);
+        score_blocks_ = configuration.shared ? params_.score_blocks * sharing : 0;
         params_.scale = scale();
         params_.gate = {gate, (long long)c.t * c.h, c.h, 1, kBFloat16};
         params_.rate = {rate, 1, 0, kBFloat16};
@@ -234,17 +244,19 @@ class Problem {
         check(cudaDeviceSynchronize(), "inputs");
     }
     ~Problem() {
-        for (void* p : {(void*)q, (void*)k, (void*)v, (void*)gate, (void*)z, (void*)rate,
-                        (void*)skip, (void*)bias, (void*)initial, (void*)o, (void*) final,
-                        (void*)segment_state_, (void*)segment_decay_, (void*)offsets_}) {
+        for (void* p :
+             {(void*)q, (void*)k, (void*)v, (void*)gate, (void*)z, (void*)rate, (void*)skip,
+              (void*)bias, (void*)initial, (void*)o, (void*) final, (void*)segment_state_,
+              (void*)segment_decay_, (void*)scores_, (void*)offsets_}) {
             cudaFree(p);
         }
     }
     Problem(const Problem&) = delete;
 
     void run() {
-        if (case_.segments > 1) launch(configuration_.state_only, case_.segments - 1, false);
-        launch(configuration_.whole, case_.segments, case_.segments > 1);
+        const bool first = case_.segments > 1 || configuration_.shared;
+        if (first) launch(configuration_.state_only, params_.state_blocks + score_blocks_, false);
+        launch(configuration_.whole, blocks(case_.segments), first);
     }
     [[nodiscard]] float scale() const {
         return configuration_.gate == "kTimeStep" ? 1.f
@@ -255,20 +267,29 @@ class Problem {
     float* final;
 
   private:
+    /// Of shared scores: storage.cuh says where each is.
+    [[nodiscard]] std::size_t score_tiles() const {
+        const bool packed = !case_.offsets.empty();
+        return static_cast<std::size_t>(packed ? case_.t / 64 + case_.sequences()
+                                               : case_.b * ((case_.t + 63) / 64)) *
+               case_.g;
+    }
     static Half* filled(long long n, unsigned seed, Fill how, bool fp16 = false) {
         Half* p = allocate<Half>(n);
         fill<<<1024, 256>>>(p, n, seed, how, fp16);
         return p;
     }
+    [[nodiscard]] int blocks(int segments) const {
+        return case_.sequences() * case_.g * params_.head_blocks * params_.value_tiles * segments;
+    }
     /// `early`: may begin before the launch before it has ended.
-    void launch(const Kernel& kernel, int segments, bool early) {
+    void launch(const Kernel& kernel, int blocks, bool early) {
         void* arguments[] = {&params_};
         CUlaunchAttribute attribute = {};
         attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attribute.value.programmaticStreamSerializationAllowed = 1;
         CUlaunchConfig config = {};
-        config.gridDimX =
-            case_.sequences() * case_.g * params_.head_blocks * params_.value_tiles * segments;
+        config.gridDimX = blocks;
         config.gridDimY = config.gridDimZ = 1;
         config.blockDimX = kernel.threads;
         config.blockDimY = config.blockDimZ = 1;
@@ -282,6 +303,8 @@ class Problem {
     const Configuration& configuration_;
     Params params_;
     float *segment_state_, *segment_decay_;
+    unsigned char* scores_;
+    int score_blocks_ = 0;
     int* offsets_ = nullptr;
 };
 
@@ -373,7 +396,7 @@ bool is_right(const Case& c, const Configuration& configuration, Fill gates) {
         }
     }
     const bool ok = output.ratio() <= 4e-3 && final_error.ratio() <= 5e-3;
-    std::printf("%-4s %-12s segments %d  B%d T%d H%d/%d K%d V%d%s  %-24s o %.2e  state %.2e\n",
+    std::printf("%-4s %-18s segments %d  B%d T%d H%d/%d K%d V%d%s  %-24s o %.2e  state %.2e\n",
                 ok ? "ok" : "FAIL", c.kernel.c_str(), c.segments, c.b, c.t, c.h, c.g, c.k, c.v,
                 c.offsets.empty() ? "" : " packed", kFillNames[gates], output.ratio(),
                 final_error.ratio());
@@ -410,7 +433,7 @@ void time(const Case& c, const Configuration& configuration, Fill gates) {
                          6.0 * c.states();
     const double floor = bytes / 4.28e12 * 1e3;
     std::printf(
-        "%-12s segments %d  B%-2d T%-5d H%d/%d K%d V%d  %-16s %.4f ms  floor %.4f  %.0f %%\n",
+        "%-18s segments %d  B%-2d T%-5d H%d/%d K%d V%d  %-16s %.4f ms  floor %.4f  %.0f %%\n",
         c.kernel.c_str(), c.segments, c.b, c.t, c.h, c.g, c.k, c.v, kFillNames[gates], median,
         floor, 100 * floor / median);
 }
@@ -437,6 +460,18 @@ int main(int argc, char** argv) {
         {"mamba2", 1, 300, 6, 2, 128, 64, 1, offsets},
         {"mamba2", 1, 300, 6, 2, 128, 64, 2, offsets},
         {"mamba2", 1, 129, 5, 1, 96, 56},
+        {"mamba2_shared", 1, 200, 4, 1, 128, 64},
+        {"mamba2_shared", 2, 1500, 3, 1, 128, 64},
+        {"mamba2_shared", 2, 1500, 3, 1, 128, 64, 2},
+        {"mamba2_shared", 2, 500, 3, 1, 128, 64, 3},
+        {"mamba2_shared", 1, 300, 6, 2, 128, 64, 1, offsets},
+        {"mamba2_shared", 1, 300, 6, 2, 128, 64, 2, offsets},
+        {"mamba2_shared", 1, 129, 5, 1, 96, 56},
+        {"mamba2_shared_full", 2, 333, 4, 2, 128, 64},
+        {"mamba2_shared_full", 1, 300, 6, 2, 128, 64, 2, offsets},
+        {"mamba2_shared_64", 1, 333, 4, 1, 64, 64, 2},
+        {"mamba2_shared_256", 2, 500, 3, 1, 256, 64, 3},
+        {"mamba2_shared_256", 1, 300, 6, 2, 256, 64, 1, offsets},
         {"mamba2_full", 2, 333, 4, 2, 128, 64},
         {"mamba2_full", 1, 300, 6, 2, 128, 64, 2, offsets},
         {"mamba2_64", 1, 333, 4, 1, 64, 64},
@@ -486,6 +521,14 @@ int main(int argc, char** argv) {
         {"mamba2", 1, 4096, 64, 1, 128, 64, 2},
         {"mamba2", 1, 4096, 64, 1, 128, 64, 4},
         {"mamba2_full", 4, 16384, 64, 1, 128, 64},
+        {"mamba2_shared", 4, 16384, 64, 1, 128, 64},
+        {"mamba2_shared", 4, 2048, 64, 1, 128, 64},
+        {"mamba2", 4, 2048, 64, 1, 128, 64},
+        {"mamba2_shared", 1, 16384, 64, 1, 128, 64, 4},
+        {"mamba2_shared", 1, 4096, 64, 1, 128, 64, 4},
+        {"mamba2_shared", 1, 1024, 64, 1, 128, 64, 4},
+        {"mamba2", 1, 1024, 64, 1, 128, 64, 4},
+        {"mamba2_shared_full", 4, 16384, 64, 1, 128, 64},
         {"given", 16, 16384, 16, 16, 128, 128},
         {"constant", 16, 16384, 16, 16, 128, 128},
         {"none", 16, 16384, 16, 16, 128, 128},
@@ -498,11 +541,15 @@ int main(int argc, char** argv) {
         {"given_narrow", 1, 4096, 16, 16, 128, 128, 4},
         {"mamba2_256", 4, 16384, 32, 1, 256, 64},
         {"mamba2_256", 1, 16384, 32, 1, 256, 64, 4},
+        {"mamba2_shared_256", 4, 16384, 32, 1, 256, 64},
+        {"mamba2_shared_256", 1, 16384, 32, 1, 256, 64, 4},
         {"constant_256", 4, 4096, 8, 8, 256, 512},
         {"given_fp16", 16, 16384, 16, 16, 128, 128},
         {"none_fp16", 16, 16384, 16, 16, 128, 128},
         // Fixed costs: a chunk a segment.
         {"mamba2", 1, 64, 64, 1, 128, 64},
+        {"mamba2_shared", 1, 64, 64, 1, 128, 64},
+        {"mamba2_shared", 1, 256, 64, 1, 128, 64, 4},
         {"mamba2", 1, 256, 64, 1, 128, 64, 4},
         {"given", 1, 64, 16, 16, 128, 128},
         {"given", 1, 512, 16, 16, 128, 128, 8},

@@ -25,14 +25,22 @@ using Skip = ScalarForm::Skip;
 constexpr int kShapes = static_cast<int>(std::size(kScalarShapes));
 constexpr std::int64_t kMostKeys = 256;
 
-// The model: what a chunk takes in each of kScalarShapes, measured on an H200 at 1.75 GHz
+// The model: what a chunk takes in each of kScalarShapes, measured on an H200
 // (docs/kernels/scalar.md); those of K = 64 are estimated in proportion.
-constexpr double kChunkUs[] = {1.74, 1.64, 1.10, 1.36, 1.28, 0.92, 1.78};
-constexpr double kStateChunkUs[] = {0.69, 0.72, 0.50, 0.55,
-                                    0.57, 0.44, 0.70};  // a split's first launch
+constexpr double kChunkUs[] = {1.64, 1.60, 1.08, 1.28, 1.25, 0.90, 1.85};
+constexpr double kStateChunkUs[] = {0.65, 0.68, 0.48, 0.52,
+                                    0.54, 0.42, 0.70};  // a split's first launch
+constexpr double kSharedFactor = 0.87;                  // of a chunk: without scores of its own
 constexpr double kGatedFactor = 1.85;                   // of a chunk: z is as much to read as v
-constexpr double kLaunchUs = 12.4;  // and until the first chunk is there, and the state
-constexpr double kSegmentUs = 2.3;  // of a split: earlier segments' states are read one by one
+constexpr double kLaunchUs = 9.7;   // and until the first chunk is there, and the state
+constexpr double kSecondUs = 8.0;   // of a split: a second launch begins when the first is done
+constexpr double kSegmentUs = 1.0;  // of a split: earlier segments' states are read one by one
+constexpr double kScoresUs = 6.0;   // of shared scores alone in a first launch
+// Shared scores: worth a launch of their own, and sharers enough.
+constexpr std::int64_t kLeastSharedChunks = 48;
+constexpr std::int64_t kLeastSharers = 8;
+constexpr std::int64_t kChunksOfScoreBlock = 8;
+constexpr std::int64_t kScoreBytes = 64 * 64 * 2;  // of a chunk
 
 /// Two warpgroups share a state of more than 128 key channels.
 int threads_of(const ScalarShape& shape) {
@@ -156,6 +164,19 @@ ScalarPolicy policy_of(const ScalarForm& form, DType input) {
 
 // ---- the plan -----------------------------------------------------------------------------------
 
+/// Whether the first launch computes the scores. Decided by what the problem is: a plan need not
+/// say so. The workspace for them is then at most a twentieth of x and o.
+bool shares_scores(const Problem& problem, const ScalarForm& form, const ScalarShape& shape,
+                   int segments) {
+    const Dims& d = problem.dims;
+    const std::int64_t sharers = head_blocks(shape, d) * value_tiles(shape, d.V);
+    return can_share_scores(policy_of(form, problem.o.dtype)) && sharers >= kLeastSharers &&
+           d.HV / d.H * d.V >= 10 * kChunk && (segments > 1 || chunks_of(d) >= kLeastSharedChunks);
+}
+
+/// Blocks that share the scores of a sequence and key head.
+std::int64_t score_blocks(const Dims& d) { return ceil_div(chunks_of(d), kChunksOfScoreBlock); }
+
 /// The last block of a key head may have a head too many, which it does not write.
 bool fits(const ScalarShape& shape, const Dims& d) {
     const int keys = d.K <= 64 ? 64 : d.K <= 128 ? 128 : 256;
@@ -180,7 +201,7 @@ std::array<bool, kShapes> candidate_shapes(const Problem& problem, const ScalarF
 /// A call as the model sees it.
 struct Load {
     int multiprocessors = 1;
-    bool gated = false;
+    bool gated = false, shared = false;
     // The least times for bytes: all of the call's, and of keys and values alone, which a split's
     // first launch reads.
     double memory_us = 0, states_memory_us = 0;
@@ -217,9 +238,11 @@ Choice predict(const Dims& d, const Load& load, int shape, int segments) {
         c.compute_us += compute_us;
         c.us += std::max(compute_us, memory_us / kMemoryShare);
     };
-    add_launch(segments, kChunkUs[shape] * (load.gated ? kGatedFactor : 1), load.memory_us);
+    const double factor = load.gated ? kGatedFactor : load.shared ? kSharedFactor : 1;
+    add_launch(segments, kChunkUs[shape] * factor, load.memory_us);
+    if (segments == 1 && load.shared) c.us += kScoresUs;
     if (segments > 1) {
-        c.us += kSegmentUs * segments;
+        c.us += kSecondUs + kSegmentUs * segments;
         add_launch(segments - 1, kStateChunkUs[shape],
                    load.states_memory_us * (segments - 1) / segments);
     }
@@ -231,7 +254,7 @@ Choice predict(const Dims& d, const Load& load, int shape, int segments) {
 Choice choose(const Problem& problem, const DeviceSpec& device, const Floor& floor) {
     const Dims& d = problem.dims;
     const ScalarForm form = form_of(problem);
-    const Load load = load_of(problem, form, device, floor);
+    Load load = load_of(problem, form, device, floor);
     const auto candidates = candidate_shapes(problem, form);
     const int most = most_segments(problem);
     Choice best;
@@ -239,6 +262,7 @@ Choice choose(const Problem& problem, const DeviceSpec& device, const Floor& flo
         if (!candidates[static_cast<std::size_t>(shape)]) continue;
         for (int segments = 1; segments <= most; ++segments) {
             if (blocks_of(kScalarShapes[shape], d) * segments > kMostBlocks) break;
+            load.shared = shares_scores(problem, form, kScalarShapes[shape], segments);
             const Choice c = predict(d, load, shape, segments);
             if (std::tie(c.us, c.compute_us) < std::tie(best.us, best.compute_us)) best = c;
         }
@@ -259,25 +283,60 @@ int shape_of_plan(const Problem& problem, const Plan& plan) {
     refuse_plan(fmt::format("value_tile {}, {} tasks", plan.value_tile, plan.tasks));
 }
 
-SegmentBytes workspace_of(const Dims& d, const ScalarShape& shape, int segments) {
+/// The workspace: segments, then shared scores.
+struct Workspace {
+    SegmentBytes segments;
+    std::int64_t scores = 0;
+    [[nodiscard]] std::int64_t total() const noexcept { return segments.total() + scores; }
+};
+
+constexpr std::int64_t kScoreAlignment = 128;  // bulk copies: 16
+
+Workspace workspace_of(const Problem& problem, const ScalarForm& form, const ScalarShape& shape,
+                       int segments) {
+    const Dims& d = problem.dims;
     const std::int64_t columns = value_tiles(shape, d.V) * shape.tiles * kValueTile;
-    return segment_bytes(d, segments, columns * shape.keys, 1);
+    Workspace bytes{.segments = segment_bytes(d, segments, columns * shape.keys, 1)};
+    if (!shares_scores(problem, form, shape, segments)) return bytes;
+    // Where each chunk's are: shared_scores() in sm90/scalar/storage.cuh.
+    const bool packed = problem.indices.cu_seqlens.data != nullptr;
+    const std::int64_t chunks =
+        packed ? d.T / kChunk + d.N : d.N * ceil_div(d.T, std::int64_t{kChunk});
+    bytes.scores = chunks * d.H * kScoreBytes + kScoreAlignment;
+    return bytes;
 }
 
-const Kernel& kernel_of(const Problem& problem, const ScalarForm& form, int shape, bool state_only,
-                        CompilePolicy policy, bool* compiled = nullptr) {
-    static KernelTable<std::size_t{kShapes} * 4 * 3 * 2 * 2 * 2> table;
+const Kernel& kernel_of(const Problem& problem, const ScalarForm& form, int shape,
+                        ScalarKernel which, CompilePolicy policy, bool* compiled = nullptr) {
+    static KernelTable<std::size_t{kShapes} * 4 * 3 * 2 * 2 * 3> table;
     const int policy_index =
         (static_cast<int>(form.gate) * 3 + static_cast<int>(form.skip_kind)) * 2 +
         (form.z.empty() ? 0 : 1);
     const bool fp16 = problem.o.dtype == DType::kFloat16;
     const int variant =
-        ((shape * 24 + policy_index) * 2 + (fp16 ? 1 : 0)) * 2 + (state_only ? 1 : 0);
-    return table.find(problem.device.index, static_cast<std::size_t>(variant), policy, compiled,
-                      [&] {
-                          return scalar_kernel(kScalarShapes[shape],
-                                               policy_of(form, problem.o.dtype), state_only);
-                      });
+        ((shape * 24 + policy_index) * 2 + (fp16 ? 1 : 0)) * 3 + static_cast<int>(which);
+    return table.find(
+        problem.device.index, static_cast<std::size_t>(variant), policy, compiled, [&] {
+            return scalar_kernel(kScalarShapes[shape], policy_of(form, problem.o.dtype), which);
+        });
+}
+
+/// What a plan launches: a first kernel, if the sequences are split or scores are shared, and the
+/// outputs'.
+struct Launches {
+    const Kernel* first = nullptr;
+    const Kernel* outputs = nullptr;
+};
+Launches find_launches(const Problem& problem, const ScalarForm& form, int shape, int segments,
+                       CompilePolicy policy, bool* compiled = nullptr) {
+    const bool shared = shares_scores(problem, form, kScalarShapes[shape], segments);
+    const auto find = [&](ScalarKernel which) {
+        return &kernel_of(problem, form, shape, which, policy, compiled);
+    };
+    Launches launches{
+        .outputs = find(shared ? ScalarKernel::kOutputsOfSharedScores : ScalarKernel::kOutputs)};
+    if (shared || segments > 1) launches.first = find(ScalarKernel::kFirst);
+    return launches;
 }
 
 scalar::HeadTensor head_tensor_of(const BoundInput* x) {
@@ -323,7 +382,16 @@ scalar::Params make_params(const Problem& problem, const ScalarForm& form, const
     encode_tensor_map(&p.o, problem.o, d, kChunk);
     if (x.z != nullptr) encode_tensor_map(&p.z, *x.z, d, kChunk);
     set_call(p, problem);
-    set_segments(p, segments, workspace_of(d, shape, segments), workspace);
+    const Workspace bytes = workspace_of(problem, form, shape, segments);
+    set_segments(p, segments, bytes.segments, workspace);
+    if (bytes.scores > 0) {
+        const auto end_of_segments = reinterpret_cast<std::uintptr_t>(workspace) +
+                                     static_cast<std::uintptr_t>(bytes.segments.total());
+        p.scores = reinterpret_cast<unsigned char*>((end_of_segments + kScoreAlignment - 1) /
+                                                    kScoreAlignment * kScoreAlignment);
+        p.score_blocks = static_cast<int>(score_blocks(d));
+    }
+    p.state_blocks = static_cast<int>(blocks_of(shape, d) * (segments - 1));
     p.head_blocks = static_cast<int>(head_blocks(shape, d));
     p.value_tiles = static_cast<int>(value_tiles(shape, d.V));
     set_gates(problem, form, x, p);
@@ -353,7 +421,8 @@ class ScalarMethod final : public Method {
         plan.segments = choice.segments;
         plan.stages = shape.stages;
         plan.tasks = blocks_of(shape, d) * choice.segments;
-        plan.workspace_bytes = workspace_of(d, shape, choice.segments).total();
+        plan.workspace_bytes =
+            workspace_of(problem, form_of(problem), shape, choice.segments).total();
         plan.predicted_us = choice.us;
         return plan;
     }
@@ -362,8 +431,7 @@ class ScalarMethod final : public Method {
         const ScalarForm form = form_of(problem);
         const int shape = shape_of_plan(problem, plan);
         bool compiled = false;
-        (void)kernel_of(problem, form, shape, false, policy, &compiled);
-        if (plan.segments > 1) (void)kernel_of(problem, form, shape, true, policy, &compiled);
+        (void)find_launches(problem, form, shape, plan.segments, policy, &compiled);
         return compiled;
     }
 
@@ -371,21 +439,24 @@ class ScalarMethod final : public Method {
              void* workspace) const override {
         const int index = shape_of_plan(problem, plan);
         const ScalarShape& shape = kScalarShapes[index];
-        require_segments(plan, workspace_of(problem.dims, shape, plan.segments).total());
+        const ScalarForm form = form_of(problem);
+        require_segments(plan, workspace_of(problem, form, shape, plan.segments).total());
         const std::int64_t blocks = blocks_of(shape, problem.dims);
         if (blocks == 0) return;
-        const ScalarForm form = form_of(problem);
         // Both kernels before the first launch: nothing is half-written.
-        const bool split = plan.segments > 1;
-        const Kernel& whole = kernel_of(problem, form, index, false, policy);
-        const Kernel* states = split ? &kernel_of(problem, form, index, true, policy) : nullptr;
+        const Launches kernels = find_launches(problem, form, index, plan.segments, policy);
         const scalar::Params params = make_params(problem, form, shape, plan.segments, workspace);
         static_assert(sizeof params <= 4096);  // what every driver passes by value
-        const auto start = [&](const Kernel& kernel, int segments, Kernel::Start when) {
-            launch(problem, kernel, blocks * segments, threads_of(shape), &params, when);
+        const auto start = [&](const Kernel& kernel, std::int64_t count, Kernel::Start when) {
+            launch(problem, kernel, count, threads_of(shape), &params, when);
         };
-        if (split) start(*states, plan.segments - 1, Kernel::Start::kAfterEnd);
-        start(whole, plan.segments, split ? Kernel::Start::kBeforeEnd : Kernel::Start::kAfterEnd);
+        if (kernels.first != nullptr) {
+            const Dims& d = problem.dims;
+            const std::int64_t sharing = d.N * d.H * params.score_blocks;
+            start(*kernels.first, params.state_blocks + sharing, Kernel::Start::kAfterEnd);
+        }
+        start(*kernels.outputs, blocks * plan.segments,
+              kernels.first != nullptr ? Kernel::Start::kBeforeEnd : Kernel::Start::kAfterEnd);
     }
 };
 

@@ -31,6 +31,7 @@ Environment read() {
     }
     e.cache = cache_folder();
     e.temporary = variable("TMPDIR", "/tmp");
+    e.racecheck = !std::string(variable("SLUICE_RACECHECK")).empty();
     return e;
 }
 

@@ -14,6 +14,7 @@ struct Environment {
     /// SLUICE_CACHE_DIR (empty: no cache), else sluice in XDG_CACHE_HOME, else in ~/.cache.
     std::filesystem::path cache;
     std::filesystem::path temporary;  // TMPDIR, else /tmp
+    bool racecheck = false;           // SLUICE_RACECHECK: kernels for compute-sanitizer's racecheck
 };
 
 [[nodiscard]] const Environment& environment();

@@ -25,7 +25,10 @@ KernelSource gla_kernel(const GlaShape& shape, const std::string& input, const s
             .generated = {}};
 }
 
-KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy, bool state_only) {
+KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy,
+                           ScalarKernel which) {
+    const bool first = which == ScalarKernel::kFirst;
+    const bool shared = which == ScalarKernel::kOutputsOfSharedScores;
     return {.entry = "sm90/scalar/kernel.cuh",
             .function = "sluice_scalar",
             .definitions = {{"SLUICE_KEYS", std::to_string(shape.keys)},
@@ -34,10 +37,15 @@ KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy,
                             {"SLUICE_STAGES", std::to_string(shape.stages)},
                             {"SLUICE_INPUT", policy.input},
                             {"SLUICE_GATE", policy.gate},
-                            {"SLUICE_SKIP", state_only ? "kNone" : policy.skip},
-                            {"SLUICE_GATED", !state_only && policy.gated ? "true" : "false"},
-                            {"SLUICE_STATE_ONLY", state_only ? "true" : "false"}},
+                            {"SLUICE_SKIP", first ? "kNone" : policy.skip},
+                            {"SLUICE_GATED", !first && policy.gated ? "true" : "false"},
+                            {"SLUICE_SHARED_SCORES", shared ? "true" : "false"},
+                            {"SLUICE_STATE_ONLY", first ? "true" : "false"}},
             .generated = {}};
+}
+
+bool can_share_scores(const ScalarPolicy& policy) {
+    return policy.gate == "kTimeStep" && !policy.gated && policy.input == "kBFloat16";
 }
 
 namespace {
@@ -45,7 +53,7 @@ namespace {
 /// A shape and what it computes there.
 struct ScalarChoice {
     ScalarShape shape;
-    std::vector<ScalarPolicy> policies;  // of one gate: they share the kernel for states alone
+    std::vector<ScalarPolicy> policies;  // of one gate: they have the first launch in common
 };
 
 std::vector<ScalarChoice> make_scalar_choices() {
@@ -83,9 +91,13 @@ std::vector<KernelSource> prebuilt_kernels() {
     }
     for (const ScalarChoice& choice : scalar_choices()) {
         for (const ScalarPolicy& policy : choice.policies) {
-            kernels.push_back(scalar_kernel(choice.shape, policy, false));
+            kernels.push_back(scalar_kernel(choice.shape, policy, ScalarKernel::kOutputs));
+            if (!can_share_scores(policy)) continue;
+            kernels.push_back(
+                scalar_kernel(choice.shape, policy, ScalarKernel::kOutputsOfSharedScores));
         }
-        kernels.push_back(scalar_kernel(choice.shape, choice.policies.front(), true));
+        kernels.push_back(
+            scalar_kernel(choice.shape, choice.policies.front(), ScalarKernel::kFirst));
     }
     return kernels;
 }

@@ -45,12 +45,18 @@ struct ScalarPolicy {
     std::string input = "kBFloat16";
     bool operator==(const ScalarPolicy&) const = default;
 };
-/// A state alone depends on no output: for that kernel `skip` and `gated` do not count.
+/// A shape's and policy's kernels: the first launch's, which for all policies of a gate is the
+/// same; the outputs' with scores that each block computes; and with scores that the first launch
+/// has.
+enum class ScalarKernel { kFirst, kOutputs, kOutputsOfSharedScores };
 [[nodiscard]] KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy,
-                                         bool state_only);
+                                         ScalarKernel which);
+/// Whether the policy has a kernel for shared scores: Mamba-2's, whose groups have many heads,
+/// without z, which takes the time that it would save.
+[[nodiscard]] bool can_share_scores(const ScalarPolicy& policy);
 
 [[nodiscard]] std::vector<KernelSource> prebuilt_kernels();
-/// Whether both kernels of the policy, the one for states alone too, are among them.
+/// Whether all kernels of the policy are among them.
 [[nodiscard]] bool is_prebuilt(const ScalarShape& shape, const ScalarPolicy& policy);
 
 /// Where their cubins may be: the folder known when the library was built, ../share/sluice/cubins

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cuda/engine/compiler.hpp"
+#include "cuda/engine/environment.hpp"
 #include "sluice/error.hpp"
 
 namespace sluice::cuda {
@@ -100,6 +101,7 @@ TranslationUnit translation_unit(const KernelSource& source) {
     for (const auto& [name, value] : source.definitions) {
         unit.program += fmt::format("#define {} {}\n", name, value);
     }
+    if (environment().racecheck) unit.program += "#define SLUICE_EVERY_LANE_ARRIVES\n";
     unit.program += fmt::format("#include \"{}\"\n", source.entry);
     std::vector<std::string> open = {source.entry};
     while (!open.empty()) {

@@ -1,7 +1,8 @@
 // Hopper's own instructions as functions: barriers, bulk tensor copies, warpgroup products.
 //
-// Why not CuTe: a kernel of this library needs some fifteen instructions. Spelled out they compile in
-// a second (CuTe: ten to twenty), need no third-party header at run time, and read like the PTX manual.
+// Why not CuTe: a kernel of this library needs some fifteen instructions. Spelled out they compile
+// in a second (CuTe: ten to twenty), need no third-party header at run time, and read like the PTX
+// manual.
 #pragma once
 
 namespace sluice::tile {
@@ -14,7 +15,25 @@ __device__ inline u32 shared_address(const void* p) {
     return static_cast<u32>(__cvta_generic_to_shared(p));
 }
 
-// ---- mbarriers -----------------------------------------------------------------------------------
+/// threadIdx.x, read here: what is computed from it is not computed before a loop and kept in
+/// registers through it.
+__device__ inline int thread_anew() {
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+}
+
+// ---- mbarriers
+// -----------------------------------------------------------------------------------
+
+/// How often a warp arrives. One lane does, after __syncwarp(), which compute-sanitizer's racecheck
+/// does not take for an order of what the other lanes did before (it reports a kernel of ten lines
+/// that does no more than hand over a row); where every lane arrives, it finds that order.
+#ifdef SLUICE_EVERY_LANE_ARRIVES
+constexpr u32 kWarpArrivals = 32;
+#else
+constexpr u32 kWarpArrivals = 1;
+#endif
 
 struct Barrier {
     u64 word;
@@ -27,12 +46,17 @@ struct Barrier {
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&word))
                      : "memory");
     }
+    /// The whole warp: what its lanes did before is done.
+    __device__ void arrive_warp() {
+        __syncwarp();
+        if (kWarpArrivals > 1 || threadIdx.x % 32 == 0) arrive();
+    }
     /// One arrival, and `bytes` of bulk copies that the phase waits for.
     __device__ void arrive_expect(u32 bytes) {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                         shared_address(&word)),
-                     "r"(bytes)
-                     : "memory");
+        asm volatile(
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&word)),
+            "r"(bytes)
+            : "memory");
     }
     /// Waits for the end of the phase with this parity (0 for the first).
     __device__ void wait(u32 parity) {
@@ -59,8 +83,8 @@ __device__ inline void fence_async_proxy() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// In a launch that may begin before the one before it in its stream has ended: waits for that end, and
-/// for all it wrote.
+/// In a launch that may begin before the one before it in its stream has ended: waits for that end,
+/// and for all it wrote.
 __device__ inline void wait_for_previous_launch() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
@@ -100,7 +124,8 @@ __device__ inline void set_registers() {
     }
 }
 
-// ---- bulk tensor copies --------------------------------------------------------------------------
+// ---- bulk tensor copies
+// --------------------------------------------------------------------------
 
 struct alignas(64) TensorMap {
     u64 opaque[16];
@@ -121,6 +146,20 @@ __device__ inline void load_box(void* to, const TensorMap* map, Barrier& barrier
         : "memory");
 }
 
+/// `bytes` that are side by side (a multiple of 16, as the addresses).
+__device__ inline void load_bytes(void* to, const void* from, u32 bytes, Barrier& barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(&barrier.word))
+        : "memory");
+}
+__device__ inline void store_bytes(void* to, const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(shared_address(from)), "r"(bytes)
+                 : "memory");
+}
+
 __device__ inline void store_box(const TensorMap* map, const void* from, int channel, int head,
                                  int token, int batch) {
     asm volatile(
@@ -136,10 +175,14 @@ __device__ inline void wait_stores_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// ---- warpgroup products (16-bit operands, float32 sums) --------------------------------------------
+/// Until all of them have been written.
+__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-/// Shared-memory operand in 128-byte swizzle. Rows of 64 elements (128 bytes), eight rows 1,024 bytes.
-/// Row-contiguous along the inner dimension ("K-major"), or transposed: along M or N, with
+// ---- warpgroup products (16-bit operands, float32 sums)
+// --------------------------------------------
+
+/// Shared-memory operand in 128-byte swizzle. Rows of 64 elements (128 bytes), eight rows 1,024
+/// bytes. Row-contiguous along the inner dimension ("K-major"), or transposed: along M or N, with
 /// `column_stride_bytes` between groups of 64 elements of M or N.
 __device__ inline u64 operand(const void* p, u32 column_stride_bytes = 16) {
     constexpr u64 kSwizzle128 = 1ull << 62;
@@ -165,35 +208,49 @@ __device__ inline void keep(float (&x)[kCount]) {
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-/// An A operand in registers is read until its product ends: keeps the compiler from writing there
-/// before a wait, as it may where a loop's next operand takes the place of this one's.
+/// Has what is computed of x later computed of these registers, not kept from before.
 template <int kCount>
 __device__ inline void keep(u32 (&x)[kCount][4]) {
 #pragma unroll
     for (int i = 0; i < kCount * 4; ++i) asm volatile("" : "+r"(x[i / 4][i % 4])::"memory");
 }
 
-#define SLUICE_D8(d, o)                                                                           \
+/// Tensor cores read an A operand in registers until its product ends, but ptxas gives the
+/// registers to others once it has begun, at least where branches are between that and the wait:
+/// wrong states, now and then. A use after the wait keeps them, on a way that is `never` taken.
+template <int kCount>
+__device__ inline void hold(const u32 (&x)[kCount][4], bool never) {
+    if (!never) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(0), "r"(x[i][0]),
+                     "r"(x[i][1]), "r"(x[i][2]), "r"(x[i][3])
+                     : "memory");
+    }
+}
+
+#define SLUICE_D8(d, o)                                                                         \
     "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), \
         "+f"(d[o + 6]), "+f"(d[o + 7])
 #define SLUICE_D16(d, o) SLUICE_D8(d, o), SLUICE_D8(d, o + 8)
 #define SLUICE_D32(d, o) SLUICE_D16(d, o), SLUICE_D16(d, o + 16)
 
 /// d[64, N] (+)= A x B, one step of 16 along the inner dimension, both in shared memory.
-#define SLUICE_PRODUCT_N32(type)                                                                    \
-    asm volatile(                                                                                   \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                                \
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                                 \
-        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, %19, %20;\n}" \
-        : SLUICE_D16(d, 0)                                                                          \
+#define SLUICE_PRODUCT_N32(type)                                                             \
+    asm volatile(                                                                            \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                         \
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                          \
+        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, %19, " \
+        "%20;\n}"                                                                            \
+        : SLUICE_D16(d, 0)                                                                   \
         : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(kTransposeA), "n"(kTransposeB))
-#define SLUICE_PRODUCT_N64(type)                                                                    \
-    asm volatile(                                                                                   \
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                 \
-        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"  \
-        "%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, %35, %36;\n}"                         \
-        : SLUICE_D32(d, 0)                                                                          \
+#define SLUICE_PRODUCT_N64(type)                                                                   \
+    asm volatile(                                                                                  \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                               \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                \
+        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
+        "%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, %35, %36;\n}"                        \
+        : SLUICE_D32(d, 0)                                                                         \
         : "l"(a), "l"(b), "r"(static_cast<u32>(add)), "n"(kTransposeA), "n"(kTransposeB))
 
 template <int kTransposeA, int kTransposeB>
@@ -260,7 +317,8 @@ __device__ inline void product(float (&d)[64], const u32 (&a)[4], u64 b, bool ad
 #undef SLUICE_D16
 #undef SLUICE_D32
 
-// ---- numbers -------------------------------------------------------------------------------------
+// ---- numbers
+// -------------------------------------------------------------------------------------
 
 __device__ inline float exp2_fast(float x) {
     float y;
@@ -298,9 +356,20 @@ __device__ inline u32 load_shared(u32 address) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
     return x;
 }
+__device__ inline float4 load_shared_four(u32 address) {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
+}
 __device__ inline float2 load_shared_pair(u32 address) {
     float2 x;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(x.x), "=f"(x.y)
+                 : "r"(address)
+                 : "memory");
     return x;
 }
 __device__ inline void store_shared(u32 address, u32 x) {
@@ -312,6 +381,12 @@ __device__ inline void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
                  "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
+__device__ inline void load_matrices(u32 address, u32 (&x)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+}
 __device__ inline void load_matrices_transposed(u32 address, u32 (&x)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -320,10 +395,10 @@ __device__ inline void load_matrices_transposed(u32 address, u32 (&x)[4]) {
 }
 /// Four 8 x 8 matrices of 16-bit elements, transposed on the way; lane l gives row l's address.
 __device__ inline void store_matrices_transposed(u32 address, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     address),
-                 "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(a), "r"(b), "r"(c), "r"(d)
+        : "memory");
 }
 
 }  // namespace sluice::tile

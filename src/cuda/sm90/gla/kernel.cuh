@@ -35,11 +35,11 @@ extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
         if (sluice::tile::shared_address(raw) % 1024 != 0) __trap();
         for (int i = 0; i < Config::kStages; ++i) {
             s.stage_full[i].init(1);
-            s.stage_empty[i].init(Config::kMathThreads / 32);
+            s.stage_empty[i].init(Config::kMathThreads / 32 * kWarpArrivals);
         }
         for (int i = 0; i < Config::kTeams * Config::kSlots; ++i) {
-            s.slot_full[i].init(Config::kTeamThreads / 32);
-            s.slot_empty[i].init(Config::kMathThreads / 32);
+            s.slot_full[i].init(Config::kTeamThreads / 32 * kWarpArrivals);
+            s.slot_empty[i].init(Config::kMathThreads / 32 * kWarpArrivals);
         }
         fence_barrier_init();
         s.task = decode_task(p);

@@ -151,11 +151,8 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
         product_wait<0>();
         keep_state(state);
         if (!direct) scale_columns(decay, at.column(), state);
-        __syncwarp();  // the whole warp has read the slot
-        if (thread % 32 == 0) {
-            s.slot_empty[slot].arrive();
-            s.stage_empty[stage].arrive();
-        }
+        s.slot_empty[slot].arrive_warp();
+        s.stage_empty[stage].arrive_warp();
         if (loads && chunk + Config::kStages < task.end) load_chunk(p, s, i + Config::kStages);
         if (chunk + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }

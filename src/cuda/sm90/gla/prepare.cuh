@@ -129,8 +129,7 @@ struct GateSums {
 /// Tells math that the chunk in `slot` is ready: all threads' writes, seen by the tensor cores.
 __device__ inline void publish(Storage& s, int slot) {
     fence_async_proxy();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) s.slot_full[slot].arrive();
+    s.slot_full[slot].arrive_warp();
 }
 
 /// A warpgroup's columns of the 64 x 64 scores, in registers as products leave them.

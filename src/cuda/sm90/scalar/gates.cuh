@@ -145,7 +145,8 @@ __device__ inline void store_gates(HeadGates& to, int& reach, const ChunkGates& 
         to.value.set(lane, make_float2(g.token[0].weight * x.value, g.token[1].weight * y.value));
         to.row.set(lane, make_float2(scale * x.row, scale * y.row));
         // The other head's gates may be the strong ones: scores read both heads' shifts then.
-        const float2 shift = make_float2(fminf(b.x + 2 * kRange, 0.f), fminf(b.y + 2 * kRange, 0.f));
+        const float2 shift =
+            make_float2(fminf(b.x + 2 * kRange, 0.f), fminf(b.y + 2 * kRange, 0.f));
         to.shift.set(lane, shift);
         reinterpret_cast<float2*>(to.row_shift)[lane] = shift;
     }
@@ -194,8 +195,7 @@ __device__ inline void gate_warp(const Params& p, Storage& s, int local) {
             s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
             store_gates(s.gates[stage][local], s.reaches[stage].head[local], gates[a], p.scale,
                         lane);
-            __syncwarp();
-            if (lane == 0) s.stage_full[stage].arrive();
+            s.stage_full[stage].arrive_warp();
         }
     }
     if constexpr (Config::kStateOnly) {

@@ -10,16 +10,18 @@
 //   S^T <- 2^b_last (S^T + V'^T K)
 //
 // Q and K go to the tensor cores as they are, M is the same for all heads of a key head, and V' is
-// the A operand, from registers, of both of its products. A chunk that decays by more than 80 bits is
-// lifted (factors from 2^-80 to 2^80 instead of from 1 to 2^80); one that decays by more than 160 is
-// strong: its M takes an exponential an element, and the state a second weighing of V (storage.cuh).
-// A row's numbers are the same in every case, so they depend on no later gate. A block of threads has
-// one or two value heads of a key head, a tile of value channels, and a segment of the chunks.
+// the A operand, from registers, of both of its products. A chunk that decays by more than 80 bits
+// is lifted (factors from 2^-80 to 2^80 instead of from 1 to 2^80); one that decays by more than
+// 160 is strong: its M takes an exponential an element, and the state a second weighing of V
+// (storage.cuh). A row's numbers are the same in every case, so they depend on no later gate. A
+// block of threads has one or two value heads of a key head, a tile of value channels, and a
+// segment of the chunks.
 //
 //   role      threads              does
-//   load      one thread           q, k, v of a chunk by bulk copies, kStages chunks ahead
+//   load      one thread           q, k, v (and shared scores) of a chunk by bulk copies, kStages
+//                                  chunks ahead
 //   gates     one warp per head    gates to b and the factors above (the policy: gates.cuh)
-//   scores    one warpgroup        M
+//   scores    one warpgroup        M, where the first launch's blocks of shared scores have not
 //   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T
 //             64 value channels     (K above 128: two, with half of the key channels each)
 //   store     one warp             O by bulk copies (and brings z)
@@ -38,24 +40,21 @@ __device__ inline void load_chunk(const Params& p, Storage& s, int chunk, int st
     Barrier& full = s.stage_full[stage];
     full.arrive_expect(Config::kStageBytes);
     const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
-    const auto load_keys = [&](unsigned char* to, const Map& map) {
-#pragma unroll
-        for (int box = 0; box < Config::kKeys / 64; ++box) {
-            load_box(to + box * Config::kBoxBytes, reinterpret_cast<const TensorMap*>(&map), full,
-                     box * 64, task.key_head, token, task.batch);
-        }
-    };
-    load_keys(s.stage[stage].k, p.k);
-    if constexpr (!Config::kStateOnly) load_keys(s.stage[stage].q, p.q);
+    load_keys(s.stage[stage].k, p.k, task, token, full);
+    if constexpr (!Config::kStateOnly) load_keys(s.stage[stage].q, p.q, task, token, full);
 #pragma unroll
     for (int m = 0; m < Config::kValueBoxes; ++m) {
         load_box(s.stage[stage].v[m], reinterpret_cast<const TensorMap*>(&p.v), full,
                  task.value_tile * Config::kValueTile + m % Config::kTiles * 64,
                  task.head + m / Config::kTiles, token, task.batch);
     }
+    if constexpr (Config::kLoadsScores) {
+        load_bytes(s.stage[stage].scores, shared_scores(p, task, chunk), Config::kBoxBytes, full);
+    }
 }
 
 __device__ inline void load_thread(const Params& p, Storage& s) {
+    if constexpr (Config::kLoadsScores) wait_for_previous_launch();
     const int chunks = s.task.end - s.task.first;
     for (int i = 0; i < chunks; ++i) {
         const int stage = i % Config::kStages;
@@ -75,24 +74,29 @@ extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1
     if (threadIdx.x == 0) {
         if (sluice::tile::shared_address(raw) % 1024 != 0) __trap();
         for (int i = 0; i < Config::kStages; ++i) {
-            s.stage_full[i].init(1 + Config::kHeads);  // load and gates
-            s.stage_empty[i].init(Config::kMathThreads / 32);
+            s.stage_full[i].init(1 + Config::kHeads * kWarpArrivals);  // load and gates
+            s.stage_empty[i].init(Config::kStageReaders * kWarpArrivals);
         }
+        for (int i = 0; i < Config::kPairs; ++i) s.pair_full[i].init(1);
         for (int i = 0; i < Config::kSlots; ++i) {
-            s.slot_full[i].init(Config::kScoreThreads / 32);
-            s.slot_empty[i].init(Config::kMathThreads / 32);
+            s.slot_full[i].init(Config::kScoreThreads / 32 * kWarpArrivals);
+            s.slot_empty[i].init(Config::kMathThreads / 32 * kWarpArrivals);
         }
         for (int m = 0; m < Config::kMathGroups; ++m) {
             for (int i = 0; i < Config::kOutputs; ++i) {
-                s.output_full[m][i].init(4);
-                s.output_empty[m][i].init(m < Config::kValueBoxes ? 1 : 4);  // store, math
+                s.output_full[m][i].init(4 * kWarpArrivals);
+                s.output_empty[m][i].init(
+                    m < Config::kValueBoxes ? 1 : 4 * kWarpArrivals);  // store, math
             }
         }
         fence_barrier_init();
         s.task = decode_task(p);
     }
     __syncthreads();
-    if constexpr (Config::kStateOnly) sluice::tile::allow_next_launch();
+    if constexpr (Config::kStateOnly) {
+        sluice::tile::allow_next_launch();
+        if (s.task.sharer >= 0) return share_scores(p, s);
+    }
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     constexpr int kScoreWarp = Config::kMathThreads / 32;
     constexpr int kLoadWarp = kScoreWarp + Config::kScoreThreads / 32;

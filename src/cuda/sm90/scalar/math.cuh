@@ -16,7 +16,8 @@ __device__ inline u32 matrices_at(const unsigned char* tile, const Fragment& at)
 }
 
 /// V^T as a product's A operand: register [n][e] is values row() + 8 (e % 2) and tokens
-/// 16 n + 8 (e / 2) + column() and the next one. O^T's register 8 n + 2 e and the next are the same.
+/// 16 n + 8 (e / 2) + column() and the next one. O^T's register 8 n + 2 e and the next are the
+/// same.
 using ValueOperand = u32[4][4];
 
 __device__ inline void load_values(const unsigned char* tile, const Fragment& at, ValueOperand& v) {
@@ -25,17 +26,23 @@ __device__ inline void load_values(const unsigned char* tile, const Fragment& at
     for (int n = 0; n < 4; ++n) load_matrices_transposed(from + n * 2048, v[n]);
 }
 
+/// A factor for each of the thread's sixteen tokens, in the order of an operand's registers.
+using Factors = float4[4];
+
+__device__ inline void load_factors(const Columns& from, const Fragment& at, Factors& factors) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) factors[n] = from.four(at.thread % 32, n);
+}
+
 /// Each token's values times its factor.
-__device__ inline void load_weighed(const unsigned char* tile, const Columns& factor,
-                                    const Fragment& at, ValueOperand& v) {
-    load_values(tile, at, v);
+__device__ inline void weigh(const ValueOperand& values, const Factors& factors, ValueOperand& v) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-        const float4 f = factor.four(at.thread % 32, n);
+        const float4 f = factors[n];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            v[n][e] = pack_bf16(low_input(v[n][e]) * (e < 2 ? f.x : f.z),
-                                high_input(v[n][e]) * (e < 2 ? f.y : f.w));
+            v[n][e] = pack_bf16(low_input(values[n][e]) * (e < 2 ? f.x : f.z),
+                                high_input(values[n][e]) * (e < 2 ? f.y : f.w));
         }
     }
 }
@@ -43,11 +50,11 @@ __device__ inline void load_weighed(const unsigned char* tile, const Columns& fa
 __device__ inline float silu(float x) { return x / (1.f + exp2_fast(x * -1.4426950408889634f)); }
 
 /// O^T scaled token by token, and D of its two value channels times the values.
-__device__ inline void finish_output(const Columns& row, const ValueOperand& v, float2 skip,
-                                     const Fragment& at, float (&o)[32]) {
+__device__ inline void finish_output(const Factors& row, const ValueOperand& v, float2 skip,
+                                     float (&o)[32]) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-        const float4 r = row.four(at.thread % 32, n);
+        const float4 r = row[n];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             float& x = o[8 * n + 2 * e];
@@ -86,8 +93,7 @@ __device__ inline void write_output(const Fragment& at, unsigned char* tile, flo
 /// To the store role: O of the i-th chunk is in its tile.
 __device__ inline void publish_output(Storage& s, const Fragment& at, int i) {
     fence_async_proxy();
-    __syncwarp();
-    if (at.thread % 32 == 0) s.output_full[at.box()][i % Config::kOutputs].arrive();
+    s.output_full[at.box()][i % Config::kOutputs].arrive_warp();
 }
 
 constexpr int kSecondHalf = Config::kMathGroups - 1;
@@ -101,8 +107,7 @@ __device__ inline void give_half(Storage& s, const Fragment& at, int i, const fl
     for (int n = 0; n < 8; ++n) {
         to[n * 128] = make_float4(o[4 * n], o[4 * n + 1], o[4 * n + 2], o[4 * n + 3]);
     }
-    __syncwarp();
-    if (at.thread % 32 == 0) s.output_full[kSecondHalf][0].arrive();
+    s.output_full[kSecondHalf][0].arrive_warp();
 }
 __device__ inline void add_half(Storage& s, const Fragment& at, int i, float (&o)[32]) {
     const auto* from = reinterpret_cast<const float4*>(s.output[kSecondHalf].tile) + at.thread;
@@ -115,8 +120,7 @@ __device__ inline void add_half(Storage& s, const Fragment& at, int i, float (&o
         o[4 * n + 2] += x.z;
         o[4 * n + 3] += x.w;
     }
-    __syncwarp();
-    if (at.thread % 32 == 0) s.output_empty[kSecondHalf][0].arrive();
+    s.output_empty[kSecondHalf][0].arrive_warp();
 }
 
 /// D of the thread's two value channels.
@@ -128,7 +132,10 @@ __device__ inline float2 load_skip(const Params& p, const Task& task, const Frag
         return load_number(p.skip.data, head * p.skip.head_stride + value * p.skip.channel_stride,
                            p.skip.type);
     };
-    if constexpr (Config::kSkip == Skip::kHead) return make_float2(load(0), load(0));
+    if constexpr (Config::kSkip == Skip::kHead) {
+        const float d = load(0);
+        return make_float2(d, d);
+    }
     const int value = at.value(task) + at.row();
     return make_float2(load(value), load(value + 8));
 }
@@ -182,40 +189,48 @@ __device__ inline void scale_state(float decay, State& state) {
     for (float& x : state) x *= decay;
 }
 
-/// The first launch's chunks: state = decay state + what a chunk adds to it. The next chunk's values
-/// are weighed while products run.
-__device__ inline void add_chunks(Storage& s, const Fragment& at, State& state) {
+/// The first launch's chunks: state = decay state + what a chunk adds to it. The next chunk's
+/// values are weighed while products run.
+__device__ inline void add_chunks(const Params& p, Storage& s, const Fragment& at, State& state) {
+    const bool never = p.tokens < 0;
     const int chunks = uniform(s.task.end - s.task.first);
-    ValueOperand v, next;
-    const auto weigh = [&](int i) {
+    const auto weigh_chunk = [&](int i, ValueOperand& to) {
         const int stage = i % Config::kStages;
         // The scores role clears what a last chunk has too many, and converts fp16.
         s.slot_full[i % Config::kSlots].wait(i / Config::kSlots & 1);
         s.stage_full[stage].wait(i / Config::kStages & 1);
-        load_weighed(s.stage[stage].v[at.box()], s.gates[stage][at.head()].rest, at, next);
+        ValueOperand values;
+        Factors factors;
+        load_values(s.stage[stage].v[at.box()], at, values);
+        load_factors(s.gates[stage][at.head()].rest, at, factors);
+        weigh(values, factors, to);
     };
-    const auto take = [&] {
-#pragma unroll
-        for (int r = 0; r < 16; ++r) v[r / 4][r % 4] = next[r / 4][r % 4];
-    };
-    if (chunks > 0) weigh(0);
-    take();
-    for (int i = 0; i < chunks; ++i) {
+    const auto add_chunk = [&](int i, const ValueOperand& v, ValueOperand& next) {
         const int stage = i % Config::kStages;
         scale_state(s.gates[stage][at.head()].decay, state);
         multiply_keys(v, s.stage[stage].k + at.key_bytes(), state);
-        if (i + 1 < chunks) weigh(i + 1);
+        if (i + 1 < chunks) weigh_chunk(i + 1, next);
         product_wait<0>();
         keep(state);
-        keep(v);
-        __syncwarp();  // the whole warp has read slot and stage
-        if (at.thread % 32 == 0) {
-            s.slot_empty[i % Config::kSlots].arrive();
-            s.stage_empty[stage].arrive();
-        }
-        take();
+        hold(v, never);
+        s.slot_empty[i % Config::kSlots].arrive_warp();
+        s.stage_empty[stage].arrive_warp();
+    };
+    // Operands by turns: what is copied from one's registers into the other's, ptxas may copy
+    // early.
+    ValueOperand even = {}, odd = {};
+    if (chunks > 0) weigh_chunk(0, even);
+    for (int i = 0; i < chunks; i += 2) {
+        add_chunk(i, even, odd);
+        if (i + 1 < chunks) add_chunk(i + 1, odd, even);
     }
 }
+
+/// What is read of a chunk's gates before the chunk begins.
+struct ChunkStart {
+    Reaches reaches;
+    float decay;
+};
 
 __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
     const Task& task = s.task;
@@ -224,90 +239,124 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
     State state;
     start_state(p, task, at, state);
     if constexpr (Config::kStateOnly) {
-        add_chunks(s, at, state);
+        add_chunks(p, s, at, state);
         return store_segment(p, task, at, task.segment, state);
     }
     // A segment writes the states after its own chunks, the first also the one before.
+    const auto place = [&] { return place_of(p, task, Fragment{group, thread_anew() % 128}); };
     const auto store_checkpoint = [&](int chunk) {
-        return store_checkpoints<Config::kChunk, kStateRegisters, true>(
-            p, task, place_of(p, task, at), chunk, state);
+        return store_checkpoints<Config::kChunk, kStateRegisters, true>(p, task, place(), chunk,
+                                                                        state);
     };
     int checkpoint = kNoChunk;
     if (p.checkpoint_count > 0) {
-        checkpoint = next_checkpoint<Config::kChunk>(p, task, task.segment == 0 ? 0 : task.first + 1);
+        checkpoint =
+            next_checkpoint<Config::kChunk>(p, task, task.segment == 0 ? 0 : task.first + 1);
         if (checkpoint == 0) checkpoint = store_checkpoint(0);
     }
     const bool finishes = at.half() == 0;
+    const bool never = p.tokens < 0;
     const int chunks = uniform(task.end - task.first);
     const int whole = uniform(task.length / Config::kChunk - task.first);  // chunks
+    int taken = 0;                                                         // slots
+    const auto slot_of = [&](int i) { return Config::kLoadsScores ? taken : i; };
+    // Waits for a chunk's inputs and gates.
+    const auto begin_chunk = [&](int i) {
+        // The scores role clears what a last chunk has too many, and converts fp16.
+        if (Config::kConverted || i >= whole) {
+            s.slot_full[slot_of(i) % Config::kSlots].wait(slot_of(i) / Config::kSlots & 1);
+        }
+        s.stage_full[i % Config::kStages].wait(i / Config::kStages & 1);
+        const u32 gates = shared_address(&s.gates[i % Config::kStages][at.head()].decay);
+        return ChunkStart{load_reaches(s.reaches[i % Config::kStages]),
+                          __uint_as_float(load_shared(gates))};
+    };
+    ChunkStart start = {};
+    if (chunks > 0) start = begin_chunk(0);
     for (int i = 0; i < chunks; ++i) {
         const int stage = i % Config::kStages;
-        const int slot = i % Config::kSlots;
+        const bool takes = has_slot(start.reaches, i >= whole);
+        const int slot = slot_of(i) % Config::kSlots;
         const HeadGates& gates = s.gates[stage][at.head()];
-        // The scores role clears what a last chunk has too many, and converts fp16.
-        if (Config::kConverted || i >= whole) s.slot_full[slot].wait(i / Config::kSlots & 1);
-        s.stage_full[stage].wait(i / Config::kStages & 1);
-        const Reaches reaches = s.reaches[stage];
-        const int reach = reaches.of(at.head());
-        float decay = gates.decay;
-        if (reach != kPlain) scale_state(kLowered, state);
+        const bool strong = start.reaches.of(at.head()) == kStrong;
+        float decay = start.decay;
+        ValueOperand values, v, rest;
+        Factors factors, row;
+        const auto read = [&](const Columns& columns) {
+            load_values(s.stage[stage].v[at.box()], at, values);
+            load_factors(columns, at, factors);
+        };
+        // A read of shared memory queues behind the products that its warp has begun. Where there
+        // are registers for it, what is needed while they run is read before them.
+        if (Config::kReadsEarly) read(gates.value);
         float o[32];
         StateOperand packed;
+        // Not with the decay before in one factor, which may be too small for a float.
+        if (start.reaches.of(at.head()) != kPlain) scale_state(kLowered, state);
         pack_state(state, packed);
+        if (strong) {  // what it adds is scaled back from the chunk's end
+            scale_state(decay, state);
+            decay = 1.f;
+        }
         multiply_queries(packed, s.stage[stage].q + at.key_bytes(), o);
-        ValueOperand v;
-        load_weighed(s.stage[stage].v[at.box()], gates.value, at, v);
-        s.slot_full[slot].wait(i / Config::kSlots & 1);
-        const int tile = reaches.any_strong() ? at.head() : 0;
+        // Also keeps ptxas, which moves nothing across, from weighing among the products.
+        if (takes) s.slot_full[slot].wait(slot_of(i) / Config::kSlots & 1);
+        if (!Config::kReadsEarly) read(gates.value);
+        weigh(values, factors, v);
+        if (Config::kReadsEarly)
+            keep(values);  // or the compiler keeps both halves of each for later
+        const unsigned char* scores = Config::kLoadsScores && !strong
+                                          ? s.stage[stage].scores
+                                          : s.slot[slot].scores[start.reaches.tile(at.head())];
         if (finishes) {
-            multiply_scores(v, s.slot[slot].scores[tile], o);
+            multiply_scores(v, scores, o);
         } else {
             product_begin();  // as on the other way: the compiler would inject one
             product_commit();
         }
-        if (reach == kStrong) {
-            // Values that are scaled back from the chunk's end, for a state that has decayed.
-            ValueOperand rest;
-            load_weighed(s.stage[stage].v[at.box()], gates.rest, at, rest);
-            scale_state(decay, state);
-            decay = 1.f;
+        if (strong) {
+            read(gates.rest);
+            weigh(values, factors, rest);
             multiply_keys(rest, s.stage[stage].k + at.key_bytes(), state);
         } else {
             multiply_keys(v, s.stage[stage].k + at.key_bytes(), state);
         }
-        // Behind products, whose operands come from shared memory too, reads take hundreds of
-        // clocks: before the wait.
-        ValueOperand unweighed;
-        if constexpr (Config::kSkip != Skip::kNone) {
-            load_values(s.stage[stage].v[at.box()], at, unweighed);
+        const int turn = i % Config::kOutputs;
+        if (finishes) {
+            const int phase = i / Config::kOutputs + (Config::kGated ? 0 : 1);
+            s.output_empty[at.box()][turn].wait(phase & 1);
+        }
+        if (Config::kSkip != Skip::kNone && (!Config::kReadsEarly || strong)) {
+            load_values(s.stage[stage].v[at.box()], at, values);
         }
         product_wait<1>();
         keep(o);
+        hold(packed, never);
         if (finishes) {
+            load_factors(gates.row, at, row);
             if constexpr (Config::kKeyHalves > 1) add_half(s, at, i, o);
-            finish_output(gates.row, unweighed, skip, at, o);
-            const int turn = i % Config::kOutputs;
-            const int phase = i / Config::kOutputs + (Config::kGated ? 0 : 1);
-            s.output_empty[at.box()][turn].wait(phase & 1);
+            finish_output(row, values, skip, o);
             write_output(at, s.output[at.box()].tile[turn], o);
         } else {
             give_half(s, at, i, o);
         }
         product_wait<0>();
         keep(state);
-        __syncwarp();  // the whole warp has read slot and stage
-        if (at.thread % 32 == 0) {
-            s.slot_empty[slot].arrive();
-            s.stage_empty[stage].arrive();
-        }
+        hold(v, never);
+        hold(rest, never);
+        if (takes) s.slot_empty[slot].arrive_warp();
+        s.stage_empty[stage].arrive_warp();
+        taken += takes ? 1 : 0;
+        start = {};
+        if (i + 1 < chunks) start = begin_chunk(i + 1);
         scale_state(decay, state);
         // Late: the fence waits for what was written, which meanwhile is there.
         if (finishes) publish_output(s, at, i);
         if (task.first + i + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }
     if (task.segment == p.segments - 1) {
-        store_state<kStateRegisters, true>(p.final, slot_at(p.final, task.sequence),
-                                     place_of(p, task, at), state);
+        store_state<kStateRegisters, true>(p.final, slot_at(p.final, task.sequence), place(),
+                                           state);
     }
 }
 

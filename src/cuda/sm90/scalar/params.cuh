@@ -32,10 +32,13 @@ struct Params {
     StateTensor checkpoints;
     Indices checkpoint_sequences, checkpoint_positions;
     int checkpoint_count;
-    int segments;          // of each sequence; more than one: two launches
-    float* segment_state;  // workspace: [sequence x head][segment][value tile][64 x K]
-    float* segment_decay;  // workspace: [sequence x head][segment]
-    void* o_data;          // for the rows of a packed sequence's last chunk
+    int segments;           // of each sequence; more than one: two launches
+    float* segment_state;   // workspace: [sequence x head][segment][value tile][64 x K]
+    float* segment_decay;   // workspace: [sequence x head][segment]
+    unsigned char* scores;  // workspace, if they are shared: [chunk][key head], 8 KB (storage.cuh)
+    int state_blocks;       // first launch: blocks of states, before those of shared scores
+    int score_blocks;       // first launch: blocks that share a sequence and key head's scores
+    void* o_data;           // for the rows of a packed sequence's last chunk
     long long o_token_stride, o_head_stride;
     int tokens;              // T
     int heads;               // HV

@@ -1,4 +1,5 @@
-// The scores role: Q K^T, once for all heads of the block.
+// The scores role: Q K^T, once for all heads of the block, or in a first launch once for all blocks
+// of a key head.
 #pragma once
 
 #include "sm90/scalar/storage.cuh"
@@ -14,6 +15,19 @@ __device__ inline void clear_rows(unsigned char* boxes, int bytes, int valid, in
             *reinterpret_cast<uint4*>(boxes + i) = make_uint4(0, 0, 0, 0);
         }
     }
+}
+
+/// The same of a chunk's keys and values.
+__device__ inline void clear_chunk(Stage& stage, int valid, int thread) {
+    if (valid >= Config::kChunk) return;
+    clear_rows(stage.k, sizeof stage.k, valid, thread);
+    clear_rows(stage.v[0], sizeof stage.v, valid, thread);
+}
+
+/// To math: the role is done with a chunk.
+__device__ inline void release_slot(Storage& s, int slot) {
+    fence_async_proxy();
+    s.slot_full[slot].arrive_warp();
 }
 
 /// fp16 becomes bf16, in place; a batch of reads in flight before the first write.
@@ -38,10 +52,11 @@ __device__ inline void convert_boxes(unsigned char* boxes, int bytes, int thread
 
 /// Begins a chunk's Q K^T, rows of queries: register 4 n + e is row 16 warp + lane / 4 + 8 (e / 2)
 /// and column 8 n + lane % 4 * 2 + e % 2.
-__device__ inline void multiply_keys(const Stage& stage, float (&scores)[32]) {
+__device__ inline void multiply_keys(const unsigned char* queries, const unsigned char* keys,
+                                     float (&scores)[32]) {
     product_begin();
-    const u64 q = operand(stage.q);
-    const u64 k = operand(stage.k);
+    const u64 q = operand(queries);
+    const u64 k = operand(keys);
 #pragma unroll
     for (int n = 0; n < Config::kKeys / 16; ++n) {
         const u32 at = n / 4 * Config::kBoxBytes + n % 4 * 32;
@@ -54,96 +69,190 @@ __device__ inline void multiply_keys(const Stage& stage, float (&scores)[32]) {
     product_commit();
 }
 
-/// The scores of queries and keys no later than they. A warp writes its rows up to the block of 16
-/// columns that the diagonal crosses; beyond it the tile is zero already. Strong gates: a factor that
-/// is 1 where a row and its values have all of the decay between them in their own factors.
-template <bool kStrong>
-__device__ inline void store_scores(const HeadGates& gates, const float (&scores)[32],
-                                    unsigned char* to, int thread) {
+/// Where a lane's row of four 8 x 8 matrices lies in a swizzled tile of scores: rows 16 warp to 16
+/// warp
+/// + 15, columns [0, 16). Columns 16 n further on: `columns(n)`.
+struct TileRow {
+    u32 row;
+    int swizzle;
+    __device__ TileRow(const unsigned char* tile, int thread) {
+        const int lane = thread % 32;
+        const int matrix_row = thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
+        row = shared_address(tile) + matrix_row * 128;
+        swizzle = lane / 16 ^ (matrix_row & 7);
+    }
+    __device__ u32 columns(int n) const { return row + ((n * 2 ^ swizzle) << 4); }
+};
+
+/// The scores of queries and keys no later than they, as bf16. A warp writes its rows up to the
+/// block of 16 columns that the diagonal crosses; beyond it the tile is zero already.
+__device__ inline void store_scores(const float (&scores)[32], unsigned char* to, int thread) {
     const int warp = thread / 32;
     const int lane = thread % 32;
-    float shift[2] = {};
-    if constexpr (kStrong) {
-        shift[0] = gates.row_shift[warp * 16 + lane / 4];
-        shift[1] = gates.row_shift[warp * 16 + lane / 4 + 8];
-    }
-    const int matrix_row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
-    const u32 tile_row = shared_address(to) + matrix_row * 128;
-    const int swizzle = lane / 16 ^ (matrix_row & 7);
+    const TileRow at(to, thread);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
         if (n > warp) break;
         float a[8];
 #pragma unroll
-        for (int r = 0; r < 8; ++r) a[r] = scores[n * 8 + r];
-        if constexpr (kStrong) {
-            const float4 c = gates.shift.four(lane, n);
-#pragma unroll
-            for (int r = 0; r < 8; ++r) {
-                const float column = r < 4 ? (r % 2 ? c.y : c.x) : (r % 2 ? c.w : c.z);
-                a[r] *= exp2_fast(shift[r / 2 % 2] - column);
-            }
+        for (int r = 0; r < 8; ++r) {
+            const int i = lane / 4 + r / 2 % 2 * 8;
+            const int j = r / 4 * 8 + lane % 4 * 2 + r % 2;
+            a[r] = n == warp && j > i ? 0.f : scores[n * 8 + r];
         }
-        if (n == warp) {
+        store_matrices(at.columns(n), pack_bf16(a[0], a[1]), pack_bf16(a[2], a[3]),
+                       pack_bf16(a[4], a[5]), pack_bf16(a[6], a[7]));
+    }
+}
+
+/// A strong head's tile of the scores in `from` (which may be the same): a factor that is 1 where a
+/// row and its values have all of the decay between them in their own factors. A thread reads and
+/// writes the same elements.
+__device__ inline void weaken_scores(const HeadGates& gates, const unsigned char* from,
+                                     unsigned char* to, int thread) {
+    const int warp = thread / 32;
+    const int lane = thread % 32;
+    const float above = gates.row_shift[warp * 16 + lane / 4];
+    const float below = gates.row_shift[warp * 16 + lane / 4 + 8];
+    const TileRow source(from, thread);
+    const TileRow target(to, thread);
+    __syncwarp();  // other lanes may have written what this one reads
+#pragma unroll 1
+    for (int n = 0; n <= warp; ++n) {
+        u32 a[4];
+        load_matrices(source.columns(n), a);
+        const float4 c = gates.shift.four(lane, n);
 #pragma unroll
-            for (int r = 0; r < 8; ++r) {
-                const int i = lane / 4 + r / 2 % 2 * 8;
-                const int j = r / 4 * 8 + lane % 4 * 2 + r % 2;
-                if (j > i) a[r] = 0.f;
-            }
+        for (int r = 0; r < 4; ++r) {
+            const float row = r % 2 ? below : above;
+            // Beyond the diagonal the score is 0, and its factor must not be infinite.
+            a[r] = pack_bf16(low_bf16(a[r]) * exp2_fast(fminf(row - (r < 2 ? c.x : c.z), 0.f)),
+                             high_bf16(a[r]) * exp2_fast(fminf(row - (r < 2 ? c.y : c.w), 0.f)));
         }
-        store_matrices(tile_row + ((n * 2 ^ swizzle) << 4), pack_bf16(a[0], a[1]),
-                       pack_bf16(a[2], a[3]), pack_bf16(a[4], a[5]), pack_bf16(a[6], a[7]));
+        store_matrices(target.columns(n), a[0], a[1], a[2], a[3]);
+    }
+}
+
+// ---- shared scores
+// --------------------------------------------------------------------------------
+
+__device__ inline void load_pair(const Params& p, Storage& s, int chunk, int pair) {
+    const Task& task = s.task;
+    Barrier& full = s.pair_full[pair];
+    full.arrive_expect(2 * Config::kKeyBytes);
+    const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
+    load_keys(s.pair[pair].q, p.q, task, token, full);
+    load_keys(s.pair[pair].k, p.k, task, token, full);
+}
+
+/// All that a block of shared scores does, by one warpgroup: every score_blocks-th chunk of a
+/// sequence. Rows and columns of tokens that the sequence does not have hold anything: rows nobody
+/// stores, and columns that are masked for all other rows.
+__device__ inline void share_scores(const Params& p, Storage& s) {
+    const Task& task = s.task;
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread >= Config::kScoreThreads) return;
+    const int chunks = (task.length + Config::kChunk - 1) / Config::kChunk;
+    const auto load = [&](int chunk, int pair) {
+        if (thread == 0 && chunk < chunks) load_pair(p, s, chunk, pair);
+    };
+    for (int i = 0; i < Config::kPairs; ++i) {
+        load(task.sharer + i * p.score_blocks, i);
+        clear_rows(s.pair[i].scores, sizeof s.pair[i].scores, 0, thread);
+    }
+    named_barrier(kScoreBarrier, Config::kScoreThreads);
+    int done = 0;
+    for (int chunk = task.sharer; chunk < chunks; chunk += p.score_blocks, ++done) {
+        const int turn = done % Config::kPairs;
+        Pair& pair = s.pair[turn];
+        s.pair_full[turn].wait(done / Config::kPairs & 1);
+        float scores[32];
+        multiply_keys(pair.q, pair.k, scores);
+        if (thread == 0) wait_stores_read<Config::kPairs - 1>();  // of this tile
+        product_wait<0>();
+        keep(scores);
+        named_barrier(kScoreBarrier, Config::kScoreThreads);  // every warp's product has read
+        load(chunk + Config::kPairs * p.score_blocks, turn);
+        store_scores(scores, pair.scores, thread);
+        fence_async_proxy();
+        named_barrier(kScoreBarrier, Config::kScoreThreads);
+        if (thread == 0) {
+            store_bytes(shared_scores(p, task, chunk), pair.scores, Config::kBoxBytes);
+            commit_stores();
+        }
+    }
+    if (thread == 0) wait_stores();
+}
+
+// ---- the role
+// -------------------------------------------------------------------------------------
+
+__device__ inline void serve_outputs(Storage& s) {
+    const Task& task = s.task;
+    const auto thread_here = [] { return thread_anew() - Config::kMathThreads; };
+    for (Slot& slot : s.slot) clear_rows(slot.scores[0], sizeof slot.scores, 0, thread_here());
+    named_barrier(kScoreBarrier, Config::kScoreThreads);
+    int turn = 0;  // chunks that had a slot
+    for (int chunk = task.first; chunk < task.end; ++chunk) {
+        const int i = chunk - task.first;
+        const int slot = turn % Config::kSlots;
+        const int slot_parity = (turn / Config::kSlots + 1) & 1;
+        Stage& stage = s.stage[i % Config::kStages];
+        const HeadGates* gates = s.gates[i % Config::kStages];
+        const int valid = task.length - chunk * Config::kChunk;
+        const int thread = thread_here();
+        s.stage_full[i % Config::kStages].wait(i / Config::kStages & 1);
+        clear_chunk(stage, valid, thread);
+        const Reaches reaches = s.reaches[i % Config::kStages];
+        if constexpr (Config::kLoadsScores) {
+            if (has_slot(reaches, valid < Config::kChunk)) s.slot_empty[slot].wait(slot_parity);
+        } else {
+            float scores[32];
+            multiply_keys(stage.q, stage.k, scores);
+            s.slot_empty[slot].wait(slot_parity);
+            product_wait<0>();
+            keep(scores);
+            if constexpr (Config::kConverted) {
+                named_barrier(kScoreBarrier,
+                              Config::kScoreThreads);  // every warp's product has read
+                convert_boxes(stage.q, sizeof stage.q, thread);
+                convert_boxes(stage.k, sizeof stage.k, thread);
+            }
+            store_scores(scores, s.slot[slot].scores[0], thread);
+        }
+        const unsigned char* from = Config::kLoadsScores ? stage.scores : s.slot[slot].scores[0];
+#pragma unroll 1
+        for (int h = Config::kHeads - 1; h >= 0; --h) {  // the first may be in place
+            if (reaches.of(h) != kStrong) continue;
+            weaken_scores(gates[h], from, s.slot[slot].scores[reaches.tile(h)], thread);
+        }
+        if (has_slot(reaches, valid < Config::kChunk)) {
+            release_slot(s, slot);
+            ++turn;
+        }
+        if constexpr (Config::kLoadsScores) s.stage_empty[i % Config::kStages].arrive_warp();
+    }
+}
+
+/// The first launch's chunks.
+__device__ inline void serve_states(Storage& s, int thread) {
+    const Task& task = s.task;
+    for (int chunk = task.first; chunk < task.end; ++chunk) {
+        const int i = chunk - task.first;
+        Stage& stage = s.stage[i % Config::kStages];
+        s.stage_full[i % Config::kStages].wait(i / Config::kStages & 1);
+        clear_chunk(stage, task.length - chunk * Config::kChunk, thread);
+        s.slot_empty[i % Config::kSlots].wait((i / Config::kSlots + 1) & 1);
+        if constexpr (Config::kConverted) convert_boxes(stage.k, sizeof stage.k, thread);
+        release_slot(s, i % Config::kSlots);
     }
 }
 
 __device__ inline void scores_warpgroup(Storage& s) {
-    const Task& task = s.task;
-    const int thread = static_cast<int>(threadIdx.x) - Config::kMathThreads;
-    if constexpr (!Config::kStateOnly) {
-        for (Slot& slot : s.slot) clear_rows(slot.scores[0], sizeof slot.scores, 0, thread);
-        named_barrier(kScoreBarrier, Config::kScoreThreads);
-    }
-    for (int chunk = task.first; chunk < task.end; ++chunk) {
-        const int i = chunk - task.first;
-        const int slot = i % Config::kSlots;
-        Stage& stage = s.stage[i % Config::kStages];
-        const HeadGates* gates = s.gates[i % Config::kStages];
-        const int valid = task.length - chunk * Config::kChunk;
-        s.stage_full[i % Config::kStages].wait(i / Config::kStages & 1);
-        if (valid < Config::kChunk) {
-            clear_rows(stage.k, sizeof stage.k, valid, thread);
-            clear_rows(stage.v[0], sizeof stage.v, valid, thread);
-        }
-        if constexpr (!Config::kStateOnly) {
-            float scores[32];
-            multiply_keys(stage, scores);
-            s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);
-            product_wait<0>();
-            keep(scores);
-            if constexpr (Config::kConverted) {
-                named_barrier(kScoreBarrier, Config::kScoreThreads);  // every warp's product has read
-                convert_boxes(stage.q, sizeof stage.q, thread);
-                convert_boxes(stage.k, sizeof stage.k, thread);
-            }
-            const Reaches reaches = s.reaches[i % Config::kStages];
-            const int tiles = reaches.any_strong() ? Config::kHeads : 1;
-#pragma unroll 1
-            for (int h = 0; h < tiles; ++h) {
-                unsigned char* to = s.slot[slot].scores[h];
-                if (reaches.of(h) == kStrong) {
-                    store_scores<true>(gates[h], scores, to, thread);
-                } else {
-                    store_scores<false>(gates[h], scores, to, thread);
-                }
-            }
-        } else {
-            s.slot_empty[slot].wait((i / Config::kSlots + 1) & 1);
-            if constexpr (Config::kConverted) convert_boxes(stage.k, sizeof stage.k, thread);
-        }
-        fence_async_proxy();
-        __syncwarp();
-        if (thread % 32 == 0) s.slot_full[slot].arrive();
+    if constexpr (Config::kStateOnly) {
+        serve_states(s, static_cast<int>(threadIdx.x) - Config::kMathThreads);
+    } else {
+        serve_outputs(s);
     }
 }
 

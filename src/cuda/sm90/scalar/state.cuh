@@ -16,14 +16,18 @@ struct Fragment {
     int group, thread;
     __device__ int row() const { return thread / 32 * 16 + thread % 32 / 4; }
     __device__ int column() const { return thread % 4 * 2; }
-    __device__ int box() const { return Config::kKeyHalves > 1 ? 0 : group; }   // of values
-    __device__ int half() const { return Config::kKeyHalves > 1 ? group : 0; }  // of the key channels
-    __device__ int head() const { return box() / Config::kTiles; }              // of the block's
-    __device__ int value(const Task& task) const {                              // first channel
+    __device__ int box() const { return Config::kKeyHalves > 1 ? 0 : group; }  // of values
+    __device__ int half() const {
+        return Config::kKeyHalves > 1 ? group : 0;
+    }                                                               // of the key channels
+    __device__ int head() const { return box() / Config::kTiles; }  // of the block's
+    __device__ int value(const Task& task) const {                  // first channel
         return task.value_tile * Config::kValueTile + box() % Config::kTiles * 64;
     }
     /// The half's first box of a chunk's queries or keys.
-    __device__ int key_bytes() const { return half() * (Config::kGroupKeys / 64) * Config::kBoxBytes; }
+    __device__ int key_bytes() const {
+        return half() * (Config::kGroupKeys / 64) * Config::kBoxBytes;
+    }
 };
 
 __device__ inline StatePlace place_of(const Params& p, const Task& task, const Fragment& at) {
@@ -39,7 +43,7 @@ __device__ inline void load_initial(const Params& p, const Task& task, const Fra
     for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
     if (p.has_initial != nullptr && !p.has_initial[task.sequence * p.has_initial_stride]) return;
     load_state<kStateRegisters, true>(p.initial, slot_at(p.initial, task.sequence),
-                                place_of(p, task, at), state);
+                                      place_of(p, task, at), state);
 }
 
 /// First of a head's segments in the workspace.
@@ -48,8 +52,9 @@ __device__ inline long long segment_row(const Params& p, const Task& task, const
     return (static_cast<long long>(task.sequence) * p.heads + head) * p.segments;
 }
 
-/// A segment's state in the workspace. The last segment's place holds the initial state: the second
-/// launch may overwrite that (a state updated in place) before all of its segments have begun.
+/// A segment's state in the workspace. The last segment's place holds the initial state, if any:
+/// the second launch may overwrite that (a state updated in place) before all of its segments have
+/// begun.
 __device__ inline float* segment_state(const Params& p, const Task& task, int segment,
                                        const Fragment& at) {
     const long long row = segment_row(p, task, at) + segment;
@@ -81,7 +86,7 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
                                    State& state) {
     if (p.segments == 1) return load_initial(p, task, at, state);
     if constexpr (Config::kStateOnly) {
-        if (task.segment == 0) {
+        if (task.segment == 0 && p.initial.data != nullptr) {
             load_initial(p, task, at, state);
             store_segment(p, task, at, p.segments - 1, state);
         }
@@ -92,7 +97,9 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
     wait_for_previous_launch();
 #pragma unroll
     for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
-    add_segment(segment_state(p, task, p.segments - 1, at), 0.f, state);
+    if (p.initial.data != nullptr) {
+        add_segment(segment_state(p, task, p.segments - 1, at), 0.f, state);
+    }
     const long long row = segment_row(p, task, at);
 #pragma unroll 2
     for (int segment = 0; segment < task.segment; ++segment) {

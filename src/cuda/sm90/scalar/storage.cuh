@@ -26,12 +26,22 @@ __device__ inline u32 pack_output(float low, float high) {
     return Config::kInput == Input::kBFloat16 ? pack_bf16(low, high) : pack_fp16(low, high);
 }
 
-/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled. Of fp16
-/// inputs the scores role turns q and k into bf16.
+/// What a buffer takes that a configuration does not have: arrays are not empty.
+constexpr int kNothing = 16;
+
+/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled. Of
+/// fp16 inputs the scores role turns q and k into bf16.
 struct alignas(1024) Stage {
     unsigned char k[Config::kKeyBytes];
     unsigned char v[Config::kValueBoxes][Config::kBoxBytes];
-    unsigned char q[Config::kStateOnly ? 1024 : Config::kKeyBytes];  // 1,024: never empty
+    unsigned char q[Config::kStateOnly ? kNothing : Config::kKeyBytes];
+    unsigned char scores[Config::kLoadsScores ? Config::kBoxBytes : kNothing];
+};
+
+/// First launch: what shared scores are computed of, and a tile of them on its way out.
+struct alignas(1024) Pair {
+    unsigned char q[Config::kKeyBytes], k[Config::kKeyBytes];
+    unsigned char scores[Config::kBoxBytes];
 };
 
 /// A number per token, in the order of a product's columns: a thread has tokens 8 n + 2 q and the
@@ -46,7 +56,7 @@ struct alignas(16) Columns {
     }
     /// Four of the thread's: those of tokens [16 n, 16 n + 16), in order.
     __device__ float4 four(int lane, int n) const {
-        return reinterpret_cast<const float4*>(number + lane % 4 * kStride)[n];
+        return load_shared_four(shared_address(number) + lane % 4 * (kStride * 4) + n * 16);
     }
     /// The thread's sixteen: token 8 n + 2 q + e at 2 n + e.
     __device__ void get(int lane, float (&x)[16]) const {
@@ -61,15 +71,15 @@ struct alignas(16) Columns {
     }
 };
 
-/// Bits that a row's and a value's factor may take apart, on either side of 1: 2^80 leaves values and
-/// keys 47 bits of float32's and bfloat16's range.
+/// Bits that a row's and a value's factor may take apart, on either side of 1: 2^80 leaves values
+/// and keys 47 bits of float32's and bfloat16's range.
 constexpr float kRange = 80.f;
 constexpr float kLowered = 0x1p-80f;  // what a state is scaled by in a lifted chunk
 
 /// What a chunk's gates come to, for one head. b: bits decayed since the chunk began, a token's own
-/// decay included; w: the weight of its value. A chunk is lifted if it decays by more than kRange: its
-/// factors then reach from 2^-kRange to 2^kRange (lift = kRange, else 0). It is strong if that is not
-/// enough either (below -2 kRange).
+/// decay included; w: the weight of its value. A chunk is lifted if it decays by more than kRange:
+/// its factors then reach from 2^-kRange to 2^kRange (lift = kRange, else 0). It is strong if that
+/// is not enough either (below -2 kRange).
 struct HeadGates {
     Columns value;  // w 2^(-max(b, -2 kRange) - lift): what values are scaled by
     Columns row;    // scale 2^(max(b, -2 kRange) + lift): what all of a token's output is scaled by
@@ -79,23 +89,25 @@ struct HeadGates {
     float decay;                      // 2^(b_last + lift): of the state that has been lifted
 };
 
-/// A chunk's scores, rows of 64 columns (128 bytes, swizzled), on their way to math: one tile for all
-/// heads, or one for each if any head's gates are strong.
-struct alignas(1024) Slot {
-    unsigned char scores[Config::kHeads][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+/// A chunk's scores, rows of 64 columns (128 bytes, swizzled), on their way to math: the first tile
+/// for all heads, and one for each strong head (Reaches::tile). Shared scores come with the inputs;
+/// then only strong heads have a tile here.
+struct alignas(Config::kStateOnly ? kNothing : 1024) Slot {
+    unsigned char scores[Config::kHeads][Config::kStateOnly ? kNothing : Config::kBoxBytes];
 };
 
 /// A math warpgroup's O of a chunk on its way out: 64 tokens x 64 values. With gated outputs the
-/// tile holds z until O is written over it. The second of two halves of the key channels has its part
-/// of O^T there, as float32, on the way to the first.
-struct alignas(1024) Output {
-    unsigned char tile[Config::kOutputs][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+/// tile holds z until O is written over it. The second of two halves of the key channels has its
+/// part of O^T there, as float32, on the way to the first.
+struct alignas(Config::kStateOnly ? kNothing : 1024) Output {
+    unsigned char tile[Config::kOutputs][Config::kStateOnly ? kNothing : Config::kBoxBytes];
 };
 
 /// What a block of threads works on.
 struct Task {
     int sequence, key_head, head, heads;  // value heads [head, head + heads)
     int value_tile, segment;
+    int sharer;       // first launch: which of the blocks of shared scores; -1: it's one of states
     int batch;        // coordinate of the tensor maps
     long long begin;  // first token of the sequence
     int length;       // tokens of the sequence
@@ -111,22 +123,48 @@ struct alignas(8) Reaches {
         return head[0] == kStrong || (Config::kHeads > 1 && head[1] == kStrong);
     }
     // Not by index: registers have none.
-    __device__ int of(int local) const { return Config::kHeads > 1 && local > 0 ? head[1] : head[0]; }
+    __device__ int of(int local) const {
+        return Config::kHeads > 1 && local > 0 ? head[1] : head[0];
+    }
+    /// A head's tile in a slot. A strong head's is the second, so that the other head has the
+    /// first, as it is; of two strong heads each has its own.
+    __device__ int tile(int local) const {
+        if (Config::kHeads == 1 || of(local) != kStrong) return 0;
+        return of(1 - local) == kStrong ? local : 1;
+    }
 };
 
+/// Whether the scores role has a part in a chunk, and math waits for it: scores that are not
+/// shared, tiles of strong heads, or a sequence that ends inside.
+__device__ inline bool has_slot(const Reaches& reaches, bool partial) {
+    return !Config::kLoadsScores || partial || reaches.any_strong();
+}
+
+/// By 32-bit address: the compiler at run time computes others in twice as many registers.
+__device__ inline Reaches load_reaches(const Reaches& from) {
+    const u32 address = shared_address(&from);
+    return {{static_cast<int>(load_shared(address)), static_cast<int>(load_shared(address + 4))}};
+}
+
 struct Storage {
-    Stage stage[Config::kStages];
+    union {
+        Stage stage[Config::kStages];
+        Pair pair[Config::kPairs];  // blocks of shared scores have nothing else
+    };
     Output output[Config::kMathGroups];
-    Slot slot[Config::kSlots];
+    Slot slot[Config::kStateOnly ? 1 : Config::kSlots];
     HeadGates gates[Config::kStages][Config::kHeads];
     Reaches reaches[Config::kStages];
     Task task;
     Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
+    Barrier pair_full[Config::kPairs];
     Barrier slot_full[Config::kSlots], slot_empty[Config::kSlots];
     Barrier output_full[Config::kMathGroups][Config::kOutputs];
     Barrier output_empty[Config::kMathGroups][Config::kOutputs];  // gated outputs: z is there
 };
 static_assert(sizeof(Storage) <= kSharedBytes);
+static_assert(!Config::kStateOnly ||
+              sizeof(Pair) * Config::kPairs <= sizeof(Stage) * Config::kStages);
 
 /// The same number in all lanes, and known to be: what is computed from it fits uniform registers.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
@@ -144,11 +182,20 @@ __device__ inline Task decode_task(const Params& p) {
         x /= base;
         return static_cast<int>(d);
     };
-    task.value_tile = digit(p.value_tiles);
-    task.segment = digit(launched_segments(p));
-    const int head = digit(p.head_blocks) * Config::kHeads;
+    const int key_heads = p.heads / p.heads_per_key_head;
+    task.sharer = -1;
+    int head = 0;
+    if (Config::kStateOnly && x >= static_cast<u32>(p.state_blocks)) {
+        x -= p.state_blocks;
+        task.sharer = digit(p.score_blocks);
+        task.value_tile = task.segment = 0;
+    } else {
+        task.value_tile = digit(p.value_tiles);
+        task.segment = digit(launched_segments(p));
+        head = digit(p.head_blocks) * Config::kHeads;
+    }
     task.heads = min(p.heads_per_key_head - head, Config::kHeads);
-    task.key_head = digit(p.heads / p.heads_per_key_head);
+    task.key_head = digit(key_heads);
     task.head = task.key_head * p.heads_per_key_head + head;
     task.sequence = static_cast<int>(x);
     task.packed = p.cu_seqlens.data != nullptr;
@@ -168,6 +215,27 @@ __device__ inline Task decode_task(const Params& p) {
     task.first = min(task.segment * per_segment, chunks);
     task.end = min(task.first + per_segment, chunks);
     return task;
+}
+
+/// 64 tokens' queries or keys.
+__device__ inline void load_keys(unsigned char* to, const Map& map, const Task& task, int token,
+                                 Barrier& full) {
+#pragma unroll
+    for (int box = 0; box < Config::kKeys / 64; ++box) {
+        load_box(to + box * Config::kBoxBytes, reinterpret_cast<const TensorMap*>(&map), full,
+                 box * 64, task.key_head, token, task.batch);
+    }
+}
+
+/// A chunk's shared scores in the workspace. Of packed sequences each begins with its first token's
+/// chunk of 64 and as many further tiles as there are sequences before: none needs to know how many
+/// chunks those have.
+__device__ inline unsigned char* shared_scores(const Params& p, const Task& task, int chunk) {
+    const int of_batch_row = (p.tokens + Config::kChunk - 1) / Config::kChunk;
+    const long long first = task.packed ? task.begin / Config::kChunk + task.sequence
+                                        : static_cast<long long>(task.sequence) * of_batch_row;
+    const int key_heads = p.heads / p.heads_per_key_head;
+    return p.scores + ((first + chunk) * key_heads + task.key_head) * Config::kBoxBytes;
 }
 
 }  // namespace sluice::scalar
