@@ -215,4 +215,12 @@ struct Problem {
 [[nodiscard]] Problem bind(const Spec& spec, const Arguments& arguments, const Options& options,
                            Phase phase = Phase::kPrefill);
 
+/// bind() again where only addresses, the workspace and the stream differ, for a fraction of its
+/// time: points `problem`, in place, at the memory of `arguments`. It is the caller's to know that
+/// it came from bind() with the same spec, options and phase and with tensors alike (which there
+/// are, devices, dtypes, shapes, strides). Throws Error as bind() does, for what addresses can get
+/// wrong; `problem` is then of no use. On CUDA devices only: on the CPU a problem also holds what
+/// index tensors say.
+void rebind(Problem& problem, const Arguments& arguments, const Options& options);
+
 }  // namespace sluice

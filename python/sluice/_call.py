@@ -7,14 +7,14 @@ to the library once per form, as text, and is a number from then on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ._arrays import framework_of
 from ._error import Error
 from ._native import checked, declare, native
 
-# Keyword arguments by what they are. `state` and `slots` stand for two arguments each.
+# Keyword arguments by what they are.
 READ = frozenset(
     (
         "initial_state",
@@ -43,6 +43,7 @@ OPTIONS = frozenset(
         "compile",
     )
 )
+# Those that stand for two arguments each.
 _TWICE = {"state": ("initial_state", "final_state"), "slots": ("read_slots", "write_slots")}
 TENSORS = READ | WRITTEN | set(_TWICE)
 KEYWORDS = TENSORS | OPTIONS | {"scale", "output_final_state", "stream"}
@@ -52,6 +53,16 @@ SEPARATOR = ";"
 
 # A normalised state comes as (state, key sum).
 _KEY_SUM = {"initial_state": "initial_key_sum", "final_state": "final_key_sum"}
+
+
+class Operation:
+    """The names of what a variant takes, in the order in which its functions pass them on."""
+
+    # No tuple: calls are looked up by it, which is quickest by identity.
+    def __init__(
+        self, variant: str, inputs: tuple[str, ...], settings: tuple[str, ...] = ()
+    ) -> None:
+        self.variant, self.inputs, self.settings = variant, inputs, settings
 
 
 class Form(NamedTuple):
@@ -67,7 +78,7 @@ class Form(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A call, taken apart."""
+    """A call, taken apart and sorted."""
 
     form: Form
     read: list[Any]
@@ -99,10 +110,9 @@ def number_of(form: Form) -> int:
     return declare(text_of(form))
 
 
-def results_of(form: Form, returned: Any) -> list[Any]:
-    """What the library's call returned, as a list in the order of ``form.results``."""
+def results_of(count: int, returned: Any) -> list[Any]:
+    """What the library's call returned, as a list of that many results."""
     returned = checked(returned)
-    count = len(form.results)
     if count < 2:
         return [returned] if count else []
     return [returned[i] for i in range(count)]
@@ -126,6 +136,95 @@ def _pairs_apart(name: str, value: tuple[Any, ...]) -> list[tuple[str, Any]]:
     return [(name, value[0]), (_KEY_SUM[name], value[1])]
 
 
+# All of a call but its tensors, scale and stream, as its arguments come: quick to make and to look
+# up. Phase, operation, which inputs are given (a bit each, the last one's lowest), settings and
+# whether to report what ran; then the names of other tensors, (option, value), and
+# "output_final_state".
+Key = tuple[Any, ...]
+_WANTS_STATE = "output_final_state"
+
+
+def taken_apart(
+    phase: str,
+    operation: Operation,
+    inputs: Sequence[Any],
+    settings: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    report: bool,
+) -> tuple[Key, list[Any], float | None, int | None]:
+    """The arguments of a call as its key and the rest. ``None`` means not given."""
+    tensors, given = [], 0
+    for tensor in inputs:
+        given += given
+        if tensor is not None:
+            given += 1
+            tensors.append(tensor)
+    if not tensors:
+        accepted = f"the inputs of {operation.variant}"
+        raise Error("missing", operation.inputs[0], "nothing", accepted)
+    key: list[Any] = [phase, operation, given, settings, report]
+    scale = stream = None
+    for keyword, value in keywords.items():
+        if value is None:
+            continue
+        if keyword in TENSORS:
+            if type(value) is tuple:
+                for twin in _TWICE.get(keyword, (keyword,)):
+                    for name, tensor in _pairs_apart(twin, value):
+                        key.append(name)
+                        tensors.append(tensor)
+            else:
+                key.append(keyword)
+                tensors.append(value)
+        elif keyword in OPTIONS:
+            key.append((keyword, value))
+        elif keyword == "scale":
+            scale = float(value)
+        elif keyword == _WANTS_STATE:
+            if value:
+                key.append(_WANTS_STATE)
+        elif keyword == "stream":
+            stream = int(value)
+        else:
+            _refuse_keyword(keyword, operation.variant, value)
+    return tuple(key), tensors, scale, stream
+
+
+def _names_in(key: Key) -> tuple[str, ...]:
+    """The tensors' names, one a tensor."""
+    _, operation, given, _, _, *items = key
+    inputs = [name for i, name in enumerate(reversed(operation.inputs)) if given >> i & 1]
+    others = [item for item in items if type(item) is str and item != _WANTS_STATE]
+    return tuple(inputs[::-1] + others)
+
+
+def _form_of(key: Key) -> Form:
+    phase, operation, _, settings, report, *items = key
+    names = [twin for name in _names_in(key) for twin in _TWICE.get(name, (name,))]
+    read = tuple([name for name in names if name not in WRITTEN])
+    written = tuple([name for name in names if name in WRITTEN])
+    pairs = zip(operation.settings, settings, strict=True)
+    chosen = tuple([pair for pair in pairs if pair[1] is not None])
+    options = tuple([item for item in items if type(item) is tuple])
+    results = [] if "out" in written else ["out"]
+    if _WANTS_STATE in items and "final_state" not in written:
+        results.append("final_state")
+        if ("normalize", True) in chosen:
+            results.append("final_key_sum")
+    if report:
+        results.append("ran")
+    return Form(phase, operation.variant, chosen, options, read, written, tuple(results))
+
+
+def _sorted(key: Key, tensors: list[Any], scale: float | None, stream: int | None) -> Request:
+    read: list[Any] = []
+    written: list[Any] = []
+    for name, value in zip(_names_in(key), tensors, strict=True):
+        for twin in _TWICE.get(name, (name,)):
+            (written if twin in WRITTEN else read).append(value)
+    return Request(_form_of(key), read, written, scale, stream)
+
+
 def request_of(
     phase: str,
     variant: str,
@@ -135,57 +234,11 @@ def request_of(
     report: bool = False,
 ) -> Request:
     """Sorts the arguments of a call. ``None`` means not given."""
-    read_names, read, written_names, written, options = [], [], [], [], []
-    for name, value in inputs:
-        if value is not None:
-            read_names.append(name)
-            read.append(value)
-    scale = stream = None
-    wants_state = False
-    for keyword, given in keywords.items():
-        if given is None:
-            continue
-        if keyword in OPTIONS:
-            options.append((keyword, given))
-        elif keyword in TENSORS:
-            for twin in _TWICE.get(keyword, (keyword,)):
-                pairs = _pairs_apart(twin, given) if type(given) is tuple else ((twin, given),)
-                for name, value in pairs:
-                    if name in WRITTEN:
-                        written_names.append(name)
-                        written.append(value)
-                    else:
-                        read_names.append(name)
-                        read.append(value)
-        elif keyword == "scale":
-            scale = float(given)
-        elif keyword == "output_final_state":
-            wants_state = bool(given)
-        elif keyword == "stream":
-            stream = int(given)
-        else:
-            _refuse_keyword(keyword, variant, given)
-    if not read:
-        raise Error("missing", inputs[0][0], "nothing", f"the inputs of {variant}")
-
-    chosen = tuple([pair for pair in settings if pair[1] is not None])
-    results = [] if "out" in written_names else ["out"]
-    if wants_state and "final_state" not in written_names:
-        results.append("final_state")
-        if ("normalize", True) in chosen:
-            results.append("final_key_sum")
-    if report:
-        results.append("ran")
-    form = Form(
-        phase,
-        variant,
-        chosen,
-        tuple(options),
-        tuple(read_names),
-        tuple(written_names),
-        tuple(results),
-    )
-    return Request(form, read, written, scale, stream)
+    names, values = [name for name, _ in inputs], [value for _, value in inputs]
+    setting_names = tuple([name for name, _ in settings])
+    chosen = tuple([value for _, value in settings])
+    operation = Operation(variant, tuple(names), setting_names)
+    return _sorted(*taken_apart(phase, operation, values, chosen, keywords, report))
 
 
 def _run_arrays(request: Request) -> list[Any]:
@@ -213,10 +266,13 @@ def _run_arrays(request: Request) -> list[Any]:
     lent = lent._replace(written=lent.written + tuple(names), results=report)
     stream = framework.stream(like) if request.stream is None else request.stream
     returned = native().call(number_of(lent), request.scale, stream, *arrays)
-    return [framework.finish(result) for result in results] + results_of(lent, returned)
+    return [framework.finish(x) for x in results] + results_of(len(report), returned)
 
 
 _runners: dict[type, Callable[[Request], list[Any]]] = {}
+# Of array types that cross as they are: whether a call that has these may go straight to the
+# library, because nobody else is to see it.
+_direct: dict[type, Callable[[list[Any]], bool]] = {}
 
 
 def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
@@ -224,6 +280,8 @@ def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
     if any(base.__module__ == "torch" for base in kind.__mro__):
         from . import _torch
 
+        if kind in _torch.PLAIN:
+            _direct[kind] = _torch.is_direct
         return _torch.run
     return _run_arrays
 
@@ -242,27 +300,43 @@ def execute_by_name(request: Request) -> dict[str, Any]:
     return dict(zip(form.results + form.written, execute(request), strict=True))
 
 
-@functools.cache
-def _places(form: Form) -> tuple[int, int | None, int | None]:
-    """Where output, final state and key sum are in what execute() returns."""
-    names = form.results + form.written
+def _places(names: tuple[str, ...]) -> tuple[int, int | None, int | None]:
+    """Where output, final state and key sum are in an array of these names."""
     state, key_sum = (
         names.index(name) if name in names else None for name in ("final_state", "final_key_sum")
     )
     return names.index("out"), state, key_sum
 
 
+@functools.cache
+def declared(key: Key) -> tuple[int, int, tuple[int, int | None, int | None]]:
+    """The number of a call whose tensors cross in the order of its key, each once; how many results
+    it has; and the places in these results and then the tensors."""
+    form, names = _form_of(key), _names_in(key)
+    number = number_of(form._replace(read=names, written=()))
+    places = _places(form.results + tuple("final_state" if n == "state" else n for n in names))
+    return number, len(form.results), places
+
+
 def run(
     phase: str,
-    variant: str,
-    inputs: tuple[tuple[str, Any], ...],
-    settings: tuple[tuple[str, Any], ...],
+    operation: Operation,
+    inputs: tuple[Any, ...],
+    settings: tuple[Any, ...],
     keywords: Mapping[str, object],
 ) -> tuple[Any, Any]:
     """``(o, final_state)``; ``final_state`` is ``None`` where nobody asked for it."""
-    request = request_of(phase, variant, inputs, settings, keywords)
-    made = execute(request)
-    out, state, key_sum = _places(request.form)
+    key, tensors, scale, stream = taken_apart(phase, operation, inputs, settings, keywords, False)
+    is_direct = _direct.get(type(tensors[0]))
+    if is_direct is not None and is_direct(tensors):
+        number, count, places = declared(key)
+        returned = checked(native().call(number, scale, stream, *tensors))
+        made = [returned, *tensors] if count == 1 else results_of(count, returned) + tensors
+    else:
+        request = _sorted(key, tensors, scale, stream)
+        made = execute(request)
+        places = _places(request.form.results + request.form.written)
+    out, state, key_sum = places
     if state is None:
         return made[out], None
     return made[out], made[state] if key_sum is None else (made[state], made[key_sum])

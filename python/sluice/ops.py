@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
-from ._call import run
+from ._call import Operation, run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -110,6 +110,28 @@ class CallOptions(TypedDict, total=False):
     accepted where the caller gives ``out`` and every state: results come from the current one."""
 
 
+# What the functions of a variant take.
+_LINEAR = Operation("linear", ("q", "k", "v"), ("normalize", "feature_map"))
+_RETENTION = Operation("retention", ("q", "k", "v"))
+_LIGHTNING = Operation("lightning", ("q", "k", "v"), ("layer_idx", "num_layers"))
+_SIMPLE_GLA = Operation("simple_gla", ("q", "k", "v", "g"))
+_GLA = Operation("gla", ("q", "k", "v", "g"))
+_MAMBA2 = Operation(
+    "mamba2", ("x", "dt", "A", "B", "C", "D", "z", "dt_bias"), ("dt_softplus", "dt_min", "dt_max")
+)
+_DELTA_RULE = Operation("delta_rule", ("q", "k", "v", "beta"), ("qk_l2norm", "beta"))
+_GATED_DELTA_RULE = Operation(
+    "gated_delta_rule",
+    ("q", "k", "v", "g", "beta", "g_raw", "A_log", "dt_bias"),
+    ("qk_l2norm", "beta"),
+)
+_KDA = Operation(
+    "kda",
+    ("q", "k", "v", "g", "beta", "g_raw", "A_log", "dt_bias"),
+    ("lower_bound", "qk_l2norm", "beta"),
+)
+
+
 def linear(
     q: Array,
     k: Array,
@@ -136,9 +158,7 @@ def linear(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (("q", q), ("k", k), ("v", v))
-    settings = (("normalize", normalize), ("feature_map", feature_map))
-    return run("prefill", "linear", inputs, settings, call)
+    return run("prefill", _LINEAR, (q, k, v), (normalize, feature_map), call)
 
 
 def linear_step(
@@ -155,9 +175,7 @@ def linear_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (("q", q), ("k", k), ("v", v))
-    settings = (("normalize", normalize), ("feature_map", feature_map))
-    return run("decode", "linear", inputs, settings, call)
+    return run("decode", _LINEAR, (q, k, v), (normalize, feature_map), call)
 
 
 def retention(
@@ -180,8 +198,7 @@ def retention(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (("q", q), ("k", k), ("v", v))
-    return run("prefill", "retention", inputs, (), call)
+    return run("prefill", _RETENTION, (q, k, v), (), call)
 
 
 def retention_step(
@@ -195,8 +212,7 @@ def retention_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (("q", q), ("k", k), ("v", v))
-    return run("decode", "retention", inputs, (), call)
+    return run("decode", _RETENTION, (q, k, v), (), call)
 
 
 def lightning(
@@ -224,9 +240,7 @@ def lightning(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (("q", q), ("k", k), ("v", v))
-    settings = (("layer_idx", layer_idx), ("num_layers", num_layers))
-    return run("prefill", "lightning", inputs, settings, call)
+    return run("prefill", _LIGHTNING, (q, k, v), (layer_idx, num_layers), call)
 
 
 def lightning_step(
@@ -243,9 +257,7 @@ def lightning_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (("q", q), ("k", k), ("v", v))
-    settings = (("layer_idx", layer_idx), ("num_layers", num_layers))
-    return run("decode", "lightning", inputs, settings, call)
+    return run("decode", _LIGHTNING, (q, k, v), (layer_idx, num_layers), call)
 
 
 def simple_gla(
@@ -270,8 +282,7 @@ def simple_gla(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (("q", q), ("k", k), ("v", v), ("g", g))
-    return run("prefill", "simple_gla", inputs, (), call)
+    return run("prefill", _SIMPLE_GLA, (q, k, v, g), (), call)
 
 
 def simple_gla_step(
@@ -286,8 +297,7 @@ def simple_gla_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (("q", q), ("k", k), ("v", v), ("g", g))
-    return run("decode", "simple_gla", inputs, (), call)
+    return run("decode", _SIMPLE_GLA, (q, k, v, g), (), call)
 
 
 def gla(
@@ -312,8 +322,7 @@ def gla(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (("q", q), ("k", k), ("v", v), ("g", g))
-    return run("prefill", "gla", inputs, (), call)
+    return run("prefill", _GLA, (q, k, v, g), (), call)
 
 
 def gla_step(
@@ -328,8 +337,7 @@ def gla_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (("q", q), ("k", k), ("v", v), ("g", g))
-    return run("decode", "gla", inputs, (), call)
+    return run("decode", _GLA, (q, k, v, g), (), call)
 
 
 def mamba2(
@@ -368,18 +376,9 @@ def mamba2(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (
-        ("x", x),
-        ("dt", dt),
-        ("A", A),
-        ("B", B),
-        ("C", C),
-        ("D", D),
-        ("z", z),
-        ("dt_bias", dt_bias),
+    return run(
+        "prefill", _MAMBA2, (x, dt, A, B, C, D, z, dt_bias), (dt_softplus, dt_min, dt_max), call
     )
-    settings = (("dt_softplus", dt_softplus), ("dt_min", dt_min), ("dt_max", dt_max))
-    return run("prefill", "mamba2", inputs, settings, call)
 
 
 def mamba2_step(
@@ -402,18 +401,9 @@ def mamba2_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (
-        ("x", x),
-        ("dt", dt),
-        ("A", A),
-        ("B", B),
-        ("C", C),
-        ("D", D),
-        ("z", z),
-        ("dt_bias", dt_bias),
+    return run(
+        "decode", _MAMBA2, (x, dt, A, B, C, D, z, dt_bias), (dt_softplus, dt_min, dt_max), call
     )
-    settings = (("dt_softplus", dt_softplus), ("dt_min", dt_min), ("dt_max", dt_max))
-    return run("decode", "mamba2", inputs, settings, call)
 
 
 def delta_rule(
@@ -443,9 +433,7 @@ def delta_rule(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (("q", q), ("k", k), ("v", v), ("beta", beta))
-    settings = (("qk_l2norm", qk_l2norm), ("beta", beta_form))
-    return run("prefill", "delta_rule", inputs, settings, call)
+    return run("prefill", _DELTA_RULE, (q, k, v, beta), (qk_l2norm, beta_form), call)
 
 
 def delta_rule_step(
@@ -463,9 +451,7 @@ def delta_rule_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (("q", q), ("k", k), ("v", v), ("beta", beta))
-    settings = (("qk_l2norm", qk_l2norm), ("beta", beta_form))
-    return run("decode", "delta_rule", inputs, settings, call)
+    return run("decode", _DELTA_RULE, (q, k, v, beta), (qk_l2norm, beta_form), call)
 
 
 def gated_delta_rule(
@@ -502,18 +488,13 @@ def gated_delta_rule(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (
-        ("q", q),
-        ("k", k),
-        ("v", v),
-        ("g", g),
-        ("beta", beta),
-        ("g_raw", g_raw),
-        ("A_log", A_log),
-        ("dt_bias", dt_bias),
+    return run(
+        "prefill",
+        _GATED_DELTA_RULE,
+        (q, k, v, g, beta, g_raw, A_log, dt_bias),
+        (qk_l2norm, beta_form),
+        call,
     )
-    settings = (("qk_l2norm", qk_l2norm), ("beta", beta_form))
-    return run("prefill", "gated_delta_rule", inputs, settings, call)
 
 
 def gated_delta_rule_step(
@@ -535,18 +516,13 @@ def gated_delta_rule_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (
-        ("q", q),
-        ("k", k),
-        ("v", v),
-        ("g", g),
-        ("beta", beta),
-        ("g_raw", g_raw),
-        ("A_log", A_log),
-        ("dt_bias", dt_bias),
+    return run(
+        "decode",
+        _GATED_DELTA_RULE,
+        (q, k, v, g, beta, g_raw, A_log, dt_bias),
+        (qk_l2norm, beta_form),
+        call,
     )
-    settings = (("qk_l2norm", qk_l2norm), ("beta", beta_form))
-    return run("decode", "gated_delta_rule", inputs, settings, call)
 
 
 def kda(
@@ -587,18 +563,13 @@ def kda(
     Raises:
         sluice.Error: the call is refused; nothing was written.
     """
-    inputs = (
-        ("q", q),
-        ("k", k),
-        ("v", v),
-        ("g", g),
-        ("beta", beta),
-        ("g_raw", g_raw),
-        ("A_log", A_log),
-        ("dt_bias", dt_bias),
+    return run(
+        "prefill",
+        _KDA,
+        (q, k, v, g, beta, g_raw, A_log, dt_bias),
+        (lower_bound, qk_l2norm, beta_form),
+        call,
     )
-    settings = (("lower_bound", lower_bound), ("qk_l2norm", qk_l2norm), ("beta", beta_form))
-    return run("prefill", "kda", inputs, settings, call)
 
 
 def kda_step(
@@ -621,18 +592,13 @@ def kda_step(
     The same arguments and mathematics. A sequence whose read and write slots are both -1 is
     padding: its output is zero and nothing else is touched.
     """
-    inputs = (
-        ("q", q),
-        ("k", k),
-        ("v", v),
-        ("g", g),
-        ("beta", beta),
-        ("g_raw", g_raw),
-        ("A_log", A_log),
-        ("dt_bias", dt_bias),
+    return run(
+        "decode",
+        _KDA,
+        (q, k, v, g, beta, g_raw, A_log, dt_bias),
+        (lower_bound, qk_l2norm, beta_form),
+        call,
     )
-    settings = (("lower_bound", lower_bound), ("qk_l2norm", qk_l2norm), ("beta", beta_form))
-    return run("decode", "kda", inputs, settings, call)
 
 
 __all__ = [

@@ -6,7 +6,10 @@
 #include <tvm/ffi/tvm_ffi.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,9 +55,11 @@ ffi::Any guarded(Body&& body) {
     }
 }
 
-std::vector<TensorView> views_of(const ffi::PackedArgs& args, int first,
-                                 const std::vector<Slot>& slots) {
-    std::vector<TensorView> views;
+using Views = std::pmr::vector<TensorView>;
+
+Views views_of(const ffi::PackedArgs& args, int first, const std::vector<Slot>& slots,
+               std::pmr::memory_resource* memory = std::pmr::get_default_resource()) {
+    Views views(memory);
     views.reserve(slots.size());
     for (std::size_t i = 0; i < slots.size(); ++i) {
         const ffi::AnyView arg = args[first + static_cast<int>(i)];
@@ -79,94 +84,121 @@ ffi::Tensor allocate(std::span<const std::int64_t> shape, DLDataType dtype, cons
         TVMFFIEnvTensorAlloc, ffi::ShapeView(shape.data(), shape.size()), dtype, to_dlpack(device));
 }
 
-struct Prepared {
-    std::vector<TensorView> views;
-    std::shared_ptr<const Spec> spec;
-    Arguments arguments;
-    Options options;
+/// A call as it crossed.
+struct Crossed {
+    Views views;
+    std::optional<double> scale;
+    Device device{};
+    void* stream = nullptr;
     bool own_stream = false;  // the caller named a stream that the allocator does not know
-    std::vector<ffi::Tensor> results;
 };
 
-Prepared prepare_call(const ffi::PackedArgs& args, DeclaredCall& call) {
-    Prepared prepared;
-    prepared.views = views_of(args, kLeading, call.slots());
-    const std::vector<TensorView>& views = prepared.views;
-    prepared.spec = call.spec(views);
-    prepared.arguments = call.arguments(views);
-    prepared.options = call.options();
-    if (const auto scale = args[1].as<double>()) prepared.options.scale = *scale;
-    const Device device = views.empty() ? Device{} : views.front().device;
+Crossed crossed(const ffi::PackedArgs& args, const DeclaredCall& call,
+                std::pmr::memory_resource* memory) {
+    Crossed crossed{.views = views_of(args, kLeading, call.slots(), memory)};
+    crossed.scale = args[1].as<double>();
+    if (!crossed.views.empty()) crossed.device = crossed.views.front().device;
     if (const auto stream = args[2].as<std::int64_t>()) {
-        prepared.options.stream = reinterpret_cast<void*>(*stream);  // NOLINT: a handle as a number
-        prepared.own_stream = true;
-    } else if (device.kind == DeviceKind::kCuda) {
-        prepared.options.stream = TVMFFIEnvGetStream(kDLCUDA, device.index);
+        crossed.stream = reinterpret_cast<void*>(*stream);  // NOLINT: a handle as a number
+        crossed.own_stream = true;
+    } else if (crossed.device.kind == DeviceKind::kCuda) {
+        crossed.stream = TVMFFIEnvGetStream(kDLCUDA, crossed.device.index);
     }
-    const std::vector<Output> outputs = call.outputs(*prepared.spec, prepared.arguments);
+    return crossed;
+}
+
+/// An earlier call with these tensors, or a new one; to be bound.
+std::unique_ptr<BoundCall> start(const Crossed& crossed, DeclaredCall& declared) {
+    std::unique_ptr<BoundCall> call = declared.take(crossed.views, crossed.scale);
+    if (call != nullptr) {
+        declared.replace(call->arguments, crossed.views);
+    } else {
+        call = std::make_unique<BoundCall>();
+        call->views.assign(crossed.views.begin(), crossed.views.end());
+        call->spec = declared.spec(crossed.views);
+        call->arguments = declared.arguments(crossed.views);
+        call->outputs = declared.outputs(*call->spec, call->arguments);
+        call->options = declared.options();
+        call->options.scale = crossed.scale;
+    }
+    call->options.stream = crossed.stream;
+    return call;
+}
+
+/// Gives the call its results.
+std::vector<ffi::Any> allocate_results(const Crossed& crossed, BoundCall& call) {
+    const Device& device = crossed.device;
     // Memory from the framework's allocator is ordered on its current stream: on another, a result
     // could be handed out again while the kernel still writes it.
-    if (prepared.own_stream && device.kind == DeviceKind::kCuda && !outputs.empty() &&
-        prepared.options.stream != TVMFFIEnvGetStream(kDLCUDA, device.index)) {
+    if (crossed.own_stream && device.kind == DeviceKind::kCuda && !call.outputs.empty() &&
+        crossed.stream != TVMFFIEnvGetStream(kDLCUDA, device.index)) {
         throw Error(ErrorCode::kValue, "stream", "not the current stream",
                     "the current stream, or out= and every state given by the caller");
     }
-    for (const Output& output : outputs) {
-        prepared.results.push_back(allocate(output.shape, to_dlpack(output.dtype), device));
-        DeclaredCall::attach(prepared.arguments, output.name,
-                             to_view(output.name, *prepared.results.back().GetDLTensorPtr()));
+    std::vector<ffi::Any> results;
+    results.reserve(call.outputs.size() + 1);  // and the text of what ran
+    for (const Output& output : call.outputs) {
+        ffi::Tensor result = allocate(output.shape, to_dlpack(output.dtype), device);
+        DeclaredCall::attach(call.arguments, output.name,
+                             to_view(output.name, *result.GetDLTensorPtr()));
+        results.emplace_back(std::move(result));
     }
-    return prepared;
+    return results;
 }
 
-/// What runs the problem, ready to: chosen again only where the tensors differ from the last
-/// call's.
-std::shared_ptr<const Choice> choose(const Problem& problem, const Prepared& prepared,
-                                     DeclaredCall& call) {
-    std::shared_ptr<const Choice> choice = call.remembered(prepared.views);
-    if (choice != nullptr) return choice;
-    const Backend& backend = select_backend(problem, prepared.options.backend);
-    const Plan plan = backend.plan(problem, nominal_device(problem.device));
-    choice = std::make_shared<const Choice>(Choice{&backend, backend.prepare(problem, plan)});
-    call.remember(prepared.views, choice);
-    return choice;
+/// Binds the call; plans it and makes it ready to run unless an earlier one did.
+void bind_and_plan(BoundCall& call, Phase phase) {
+    if (call.backend != nullptr) return rebind(call.problem, call.arguments, call.options);
+    call.problem = bind(*call.spec, call.arguments, call.options, phase);
+    const Backend& backend = select_backend(call.problem, call.options.backend);
+    const Plan plan = backend.plan(call.problem, nominal_device(call.problem.device));
+    call.plan = backend.prepare(call.problem, plan);
+    call.backend = &backend;
 }
 
 /// Binds, plans and runs once. A workspace that the caller did not bring comes from its framework's
 /// allocator, whose order is the current stream's: freed on return, it is reused after the kernels.
-std::shared_ptr<const Choice> run(const Prepared& prepared, DeclaredCall& call) {
-    Problem problem = bind(*prepared.spec, prepared.arguments, prepared.options, call.phase());
-    std::shared_ptr<const Choice> choice = choose(problem, prepared, call);
-    const Plan& plan = choice->plan;
+void run(BoundCall& call, const Crossed& crossed, const DeclaredCall& declared) {
+    bind_and_plan(call, declared.phase());
+    Problem& problem = call.problem;
+    const std::int64_t bytes = call.plan.workspace_bytes;
     ffi::Tensor workspace;
-    if (problem.device.kind == DeviceKind::kCuda && plan.workspace_bytes > 0 &&
-        !call.has_workspace() && !prepared.own_stream) {
-        workspace = allocate(std::array{plan.workspace_bytes}, {kDLUInt, 8, 1}, problem.device);
+    if (problem.device.kind == DeviceKind::kCuda && bytes > 0 && !declared.has_workspace() &&
+        !crossed.own_stream) {
+        workspace = allocate(std::array{bytes}, {kDLUInt, 8, 1}, problem.device);
         problem.workspace = workspace.data_ptr();
-        problem.workspace_bytes = plan.workspace_bytes;
+        problem.workspace_bytes = bytes;
     }
-    choice->backend->run(problem, plan);
-    return choice;
+    call.backend->run(problem, call.plan);
 }
 
 /// Values are checked by forward() and step() only.
-std::shared_ptr<const Choice> run_validated(const Prepared& prepared, Phase phase) {
+void run_validated(BoundCall& call, Phase phase) {
     auto* const runner = phase == Phase::kPrefill ? &forward : &step;
-    return std::make_shared<const Choice>(
-        Choice{nullptr, runner(*prepared.spec, prepared.arguments, prepared.options)});
+    call.plan = runner(*call.spec, call.arguments, call.options);
 }
 
 /// (number, scale or None, stream or None, tensors…) → the results: none, the only one, or a list.
 ffi::Any call(const ffi::PackedArgs& args) {
-    DeclaredCall& call = declared(args[0].cast<std::int64_t>());
-    Prepared prepared = prepare_call(args, call);
-    const std::shared_ptr<const Choice> choice =
-        prepared.options.validate ? run_validated(prepared, call.phase()) : run(prepared, call);
-    std::vector<ffi::Any> results(prepared.results.begin(), prepared.results.end());
-    if (call.reports()) {
-        const Plan& plan = choice->plan;
+    DeclaredCall& declared_call = declared(args[0].cast<std::int64_t>());
+    // Enough for most calls; more comes from the heap.
+    alignas(TensorView) std::array<std::byte, 16 * sizeof(TensorView)> stack;
+    std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
+    const Crossed arrived = crossed(args, declared_call, &memory);
+    std::unique_ptr<BoundCall> call = start(arrived, declared_call);
+    std::vector<ffi::Any> results = allocate_results(arrived, *call);
+    if (call->options.validate) {
+        run_validated(*call, declared_call.phase());
+    } else {
+        run(*call, arrived, declared_call);
+    }
+    if (declared_call.reports()) {
+        const Plan& plan = call->plan;
         results.emplace_back(
             ffi::String(plan.backend + " " + plan.kernel + " " + to_string(plan.precision)));
+    }
+    if (call->backend != nullptr && arrived.device.kind == DeviceKind::kCuda) {
+        declared_call.keep(std::move(call));
     }
     // A list costs Python more than what is in it.
     if (results.empty()) return nullptr;
@@ -177,7 +209,7 @@ ffi::Any call(const ffi::PackedArgs& args) {
 /// (number, tensors…) → [name, dtype, [extents…], …] of the results that the caller is to allocate.
 ffi::Any outputs(const ffi::PackedArgs& args) {
     DeclaredCall& call = declared(args[0].cast<std::int64_t>());
-    const std::vector<TensorView> views = views_of(args, 1, call.slots());
+    const Views views = views_of(args, 1, call.slots());
     const std::shared_ptr<const Spec> spec = call.spec(views);
     ffi::Array<ffi::Any> described;
     for (const Output& output : call.outputs(*spec, call.arguments(views))) {

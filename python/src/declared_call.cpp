@@ -12,10 +12,12 @@ namespace {
 
 struct StateSlot {
     std::string_view name;
-    std::optional<TensorView> StateArguments::*member;
+    std::optional<TensorView> StateArguments::*member, StateArguments::*other = nullptr;
 };
 
 constexpr StateSlot kStateSlots[] = {
+    {"state", &StateArguments::initial, &StateArguments::final},
+    {"slots", &StateArguments::read_slots, &StateArguments::write_slots},
     {"initial_state", &StateArguments::initial},
     {"final_state", &StateArguments::final},
     {"read_slots", &StateArguments::read_slots},
@@ -30,26 +32,17 @@ constexpr StateSlot kStateSlots[] = {
     {"final_key_sum", &StateArguments::final_key_sum},
 };
 
-/// What a plan may depend on in tensors on GPUs; empty if one is elsewhere.
-std::vector<std::int64_t> likeness_of(std::span<const TensorView> views) {
+constexpr std::size_t kMostKept = 8;
+
+/// Whether plans tell the two apart: by all but their address, and by how that is aligned.
+bool alike(const TensorView& a, const TensorView& b) {
     constexpr std::uintptr_t kAlignment = 128;
-    const auto on_gpu = [](const TensorView& view) {
-        return view.device.kind == DeviceKind::kCuda;
+    const auto offset = [](const TensorView& view) {
+        return reinterpret_cast<std::uintptr_t>(view.data) % kAlignment;  // NOLINT: its last bits
     };
-    if (!std::all_of(views.begin(), views.end(), on_gpu)) return {};
-    std::vector<std::int64_t> likeness;
-    likeness.reserve(views.size() * (4 + 2 * kMaxRank));
-    for (const TensorView& view : views) {
-        const auto address = reinterpret_cast<std::uintptr_t>(view.data);  // NOLINT: its last bits
-        likeness.push_back(view.device.index);
-        likeness.push_back(static_cast<std::int64_t>(view.dtype));
-        likeness.push_back(static_cast<std::int64_t>(address % kAlignment));
-        likeness.push_back(view.rank);
-        likeness.insert(likeness.end(), view.extents.begin(), view.extents.begin() + view.rank);
-        likeness.insert(likeness.end(), view.stride_elements.begin(),
-                        view.stride_elements.begin() + view.rank);
-    }
-    return likeness;
+    return a.device == b.device && a.dtype == b.dtype && a.rank == b.rank &&
+           a.extents == b.extents && a.stride_elements == b.stride_elements &&
+           offset(a) == offset(b);
 }
 
 /// `text` is "name" or "name:bfloat16".
@@ -65,7 +58,7 @@ Slot make_slot(std::string_view text) {
     for (const StateSlot& state : kStateSlots) {
         if (state.name != slot.name) continue;
         slot.kind = Kind::kState;
-        slot.member = state.member;
+        slot.members = {state.member, state.other};
     }
     return slot;
 }
@@ -175,18 +168,29 @@ std::shared_ptr<const Spec> DeclaredCall::spec(std::span<const TensorView> views
 
 Arguments DeclaredCall::arguments(std::span<const TensorView> views) const {
     Arguments arguments;
-    arguments.inputs.reserve(slots_.size());
+    for (const Slot& slot : slots_) {
+        if (slot.kind == Slot::Kind::kInput) arguments.inputs.emplace_back(slot.name, TensorView());
+    }
+    replace(arguments, views);
+    return arguments;
+}
+
+void DeclaredCall::replace(Arguments& arguments, std::span<const TensorView> views) const {
+    auto input = arguments.inputs.begin();
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const Slot& slot = slots_[i];
         switch (slot.kind) {
-            case Slot::Kind::kInput: arguments.inputs.emplace_back(slot.name, views[i]); break;
+            case Slot::Kind::kInput: (input++)->second = views[i]; break;
             case Slot::Kind::kOut: arguments.o = views[i]; break;
             case Slot::Kind::kOffsets: arguments.cu_seqlens = views[i]; break;
             case Slot::Kind::kWorkspace: arguments.workspace = views[i]; break;
-            case Slot::Kind::kState: arguments.state.*slot.member = views[i]; break;
+            case Slot::Kind::kState:
+                for (const auto member : slot.members) {
+                    if (member != nullptr) arguments.state.*member = views[i];
+                }
+                break;
         }
     }
-    return arguments;
 }
 
 std::vector<Output> DeclaredCall::outputs(const Spec& spec, const Arguments& arguments) const {
@@ -219,19 +223,26 @@ std::vector<Output> DeclaredCall::outputs(const Spec& spec, const Arguments& arg
     return outputs;
 }
 
-std::shared_ptr<const Choice> DeclaredCall::remembered(std::span<const TensorView> views) {
-    const std::vector<std::int64_t> likeness = likeness_of(views);
-    if (likeness.empty()) return nullptr;
+std::unique_ptr<BoundCall> DeclaredCall::take(std::span<const TensorView> views,
+                                              const std::optional<double>& scale) {
     const std::lock_guard lock(mutex_);
-    return likeness == likeness_ ? choice_ : nullptr;
+    const auto found = std::find_if(kept_.rbegin(), kept_.rend(), [&](const auto& call) {
+        return call->options.scale == scale && std::ranges::equal(call->views, views, alike);
+    });
+    if (found == kept_.rend()) return nullptr;
+    std::unique_ptr<BoundCall> call = std::move(*found);
+    kept_.erase(std::next(found).base());
+    return call;
 }
 
-void DeclaredCall::remember(std::span<const TensorView> views,
-                            std::shared_ptr<const Choice> choice) {
-    std::vector<std::int64_t> likeness = likeness_of(views);
+void DeclaredCall::keep(std::unique_ptr<BoundCall> call) {
+    std::unique_ptr<BoundCall> oldest;  // freed after the lock
     const std::lock_guard lock(mutex_);
-    likeness_ = std::move(likeness);
-    choice_ = std::move(choice);
+    if (kept_.size() == kMostKept) {
+        oldest = std::move(kept_.front());
+        kept_.erase(kept_.begin());
+    }
+    kept_.push_back(std::move(call));
 }
 
 void DeclaredCall::attach(Arguments& arguments, const std::string& name, const TensorView& view) {

@@ -3,6 +3,7 @@
 // parsing, no spec building and no strings.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,7 +23,8 @@ struct Slot {
     enum class Kind : unsigned char { kInput, kOut, kOffsets, kWorkspace, kState };
     std::string name;  // the argument's name in Python
     Kind kind = Kind::kInput;
-    std::optional<TensorView> StateArguments::*member = nullptr;  // kState
+    // kState: one of them, or the two that a tensor stands for ("state", "slots").
+    std::array<std::optional<TensorView> StateArguments::*, 2> members{};
     bool bfloat16_bits = false;  // crosses as 16-bit integers, for exporters without bfloat16
 };
 
@@ -33,9 +35,15 @@ struct Output {
     std::vector<std::int64_t> shape;
 };
 
-/// A back end and what it does with a problem.
-struct Choice {
-    const Backend* backend = nullptr;
+/// A call as it was bound and planned: what the next call with tensors alike starts from.
+struct BoundCall {
+    std::vector<TensorView> views;  // in the order of DeclaredCall::slots()
+    std::shared_ptr<const Spec> spec;
+    Options options;
+    Arguments arguments;
+    std::vector<Output> outputs;
+    Problem problem;
+    const Backend* backend = nullptr;  // null: not chosen yet
     Plan plan;
 };
 
@@ -57,13 +65,16 @@ class DeclaredCall {
     /// The variant's spec for inputs such as these (the views are in the order of slots()).
     [[nodiscard]] std::shared_ptr<const Spec> spec(std::span<const TensorView> views);
     [[nodiscard]] Arguments arguments(std::span<const TensorView> views) const;
+    /// Replaces the tensors in `arguments`, which arguments() made.
+    void replace(Arguments& arguments, std::span<const TensorView> views) const;
     /// The results, as these arguments make them.
     [[nodiscard]] std::vector<Output> outputs(const Spec& spec, const Arguments& arguments) const;
-    /// The choice of the call before, where tensors of the same devices, dtypes, shapes, strides
-    /// and alignment made it; else null. Only for tensors on a GPU: a plan for the CPU also depends
-    /// on what index tensors hold.
-    [[nodiscard]] std::shared_ptr<const Choice> remembered(std::span<const TensorView> views);
-    void remember(std::span<const TensorView> views, std::shared_ptr<const Choice> choice);
+    /// An earlier call to start from, the caller's alone until it is kept again; null if there is
+    /// none with this scale and tensors of the same devices, dtypes, shapes, strides and alignment.
+    [[nodiscard]] std::unique_ptr<BoundCall> take(std::span<const TensorView> views,
+                                                  const std::optional<double>& scale);
+    /// Only calls on a GPU: those on the CPU also depend on what index tensors hold.
+    void keep(std::unique_ptr<BoundCall> call);
     /// Gives `arguments` the memory of the result `name`.
     static void attach(Arguments& arguments, const std::string& name, const TensorView& view);
 
@@ -81,8 +92,8 @@ class DeclaredCall {
     bool reports_ = false;
     /// By the ranks of the inputs: what a variant's form may depend on besides their names.
     std::map<std::vector<int>, std::shared_ptr<const Spec>> specs_;
-    std::vector<std::int64_t> likeness_;  // of the tensors that made choice_
-    std::shared_ptr<const Choice> choice_;
+    /// The last one kept last. Several threads, or shapes that alternate, have one each.
+    std::vector<std::unique_ptr<BoundCall>> kept_;
     std::mutex mutex_;
 };
 

@@ -2,7 +2,7 @@
 
     python python/tests/call_overhead.py [cpu|cuda]
 
-Parts of a call: sorting the arguments in Python, crossing into the library with the whole call
+Parts of a call: taking the arguments apart in Python, crossing into the library with the whole call
 there (with and without a fresh output), all. On a GPU the queue is drained between batches, so that
 the host is what is measured; two calls of PyTorch's own are beside it. On a CPU the work itself is
 in it: next to none.
@@ -27,44 +27,55 @@ def report(name: str, function: Callable[[], object], wait: Callable[[], object]
     timer, times = timeit.Timer(function, setup=wait), []
     for _ in range(BATCHES):
         times.append(timer.timeit(CALLS) / CALLS * 1e6)
-    print(f"{name:36s} {statistics.median(times):6.2f} us")
+    print(f"{name:46s} {statistics.median(times):6.2f} us")
 
 
-def measure(phase: str, operation: Callable[..., object], inputs: dict, state, wait) -> None:
+def measure(function: Callable[..., object], inputs: dict, state, wait) -> None:
     """Prints one line per part of a call that updates the state in place."""
-    pairs, keywords = tuple(inputs.items()), {"state": state, "threads": 1}
+    name = function.__name__
+    phase = "decode" if name.endswith("_step") else "prefill"
+    operation = _call.Operation(name.removesuffix("_step"), tuple(inputs))
+    values, keywords = tuple(inputs.values()), {"state": state, "threads": 1}
 
-    def sort() -> _call.Request:
-        return _call.request_of(phase, "gla", pairs, (), keywords)
+    def taken_apart(more: dict) -> tuple:
+        return _call.taken_apart(phase, operation, values, (), {**keywords, **more}, False)
 
     def library_call(more: dict) -> Callable[[], object]:
-        request = _call.request_of(phase, "gla", pairs, (), {**keywords, **more})
-        number, library = _call.number_of(request.form), _native.native().call
-        tensors = request.read + request.written
+        key, tensors, _, _ = taken_apart(more)
+        number, library = _call.declared(key)[0], _native.native().call
         return lambda: library(number, None, None, *tensors)
 
-    report(f"{phase}: sorting the arguments", sort, wait)
-    report(f"{phase}: the library's call", library_call({}), wait)
-    given = {"out": torch.empty_like(inputs["v"])}
-    report(f"{phase}: the same, output given", library_call(given), wait)
-    report(f"{phase}: all", lambda: operation(*inputs.values(), **keywords), wait)
+    report(f"{name}: taking the arguments apart", lambda: taken_apart({}), wait)
+    report(f"{name}: the library's call", library_call({}), wait)
+    given = {"out": torch.empty_like(inputs["v" if "v" in inputs else "x"])}
+    report(f"{name}: the same, output given", library_call(given), wait)
+    report(f"{name}: all", lambda: function(*values, **keywords), wait)
+    report(f"{name}: all, output given", lambda: function(*values, **keywords, **given), wait)
 
 
 def main() -> None:
-    """A decode step of one token, and a prefill of one chunk."""
+    """A decode step of one token, and prefills of one chunk."""
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     on_gpu = device == "cuda"
     wait = torch.cuda.synchronize if on_gpu else lambda: None
     print(torch.cuda.get_device_name() if on_gpu else "CPU", "torch", torch.__version__)
     H, K = (16, 128) if on_gpu else (1, 16)
     dtype = torch.bfloat16 if on_gpu else torch.float32
+
+    def zeros(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.zeros(shape, device=device, dtype=dtype)
+
     with torch.inference_mode():
-        for phase, operation, T in (("decode", ops.gla_step, 1), ("prefill", ops.gla, 64)):
-            tensors = (torch.zeros(1, T, H, K, device=device, dtype=dtype) for _ in range(4))
-            inputs = dict(zip("qkvg", tensors, strict=True))
-            state = torch.zeros(1, H, K, K, device=device)
-            measure(phase, operation, inputs, state, wait)
-        x, o = inputs["v"], torch.empty_like(inputs["v"])
+        for function, T in ((ops.gla_step, 1), (ops.gla, 64), (ops.simple_gla, 64)):
+            inputs = {name: zeros(1, T, H, K) for name in "qkv"}
+            inputs["g"] = zeros(1, T, H) if function is ops.simple_gla else zeros(1, T, H, K)
+            measure(function, inputs, zeros(1, H, K, K, dtype=torch.float32), wait)
+        A, D, dt_bias = (zeros(H, dtype=torch.float32) for _ in range(3))
+        B, C = (zeros(1, 64, 1, K) for _ in range(2))
+        inputs = {"x": zeros(1, 64, H, 64), "dt": zeros(1, 64, H), "A": A, "B": B, "C": C}
+        inputs |= {"D": D, "z": None, "dt_bias": dt_bias}
+        measure(ops.mamba2, inputs, zeros(1, H, 64, K, dtype=torch.float32), wait)
+        x, o = zeros(1, 64, H, K), zeros(1, 64, H, K)
         report("torch.empty_like", lambda: torch.empty_like(x), wait)
         report("torch.add(out=)", lambda: torch.add(x, x, out=o), wait)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,6 +20,7 @@ if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
 GLA = Case("gla", ("g",))
+SIMPLE_GLA = Case("simple_gla", ("g",))
 GDN = Case("gated_delta_rule", ("g", "beta"), {"qk_l2norm": True})
 FLOAT32_GPU = 3e-5
 
@@ -137,6 +139,42 @@ def test_calls_of_one_form_with_other_tensors():
             o_ref, state_ref = oracle(GLA, inputs, output_final_state=True)
             assert error_on_host(o, o_ref) < HALF["additive"]
             assert error_on_host(state, state_ref) < HALF["additive"]
+
+
+def test_calls_of_one_form_with_other_scales():
+    """A scale chooses the kernel here: only one takes negative ones."""
+    inputs = on_gpu(SIMPLE_GLA, torch.bfloat16, T=70, K=64, V=64)
+    for scale in (0.5, -0.25, None, 0.5, -0.25):
+        o, _ = call(SIMPLE_GLA, inputs, scale=scale)
+        o_ref, _ = oracle(SIMPLE_GLA, inputs, scale=scale)
+        assert error_on_host(o, o_ref) < HALF["additive"]
+
+
+def test_calls_of_one_form_with_other_strides():
+    inputs = on_gpu(GLA, torch.bfloat16, T=70, K=64, V=64)
+    apart = {n: torch.stack((x, x * 0), dim=2)[:, :, 0] for n, x in inputs.items()}
+    expected, _ = call(GLA, inputs)
+    for _ in range(2):
+        for given in (inputs, apart, {**inputs, "k": apart["k"]}):
+            unchanged(call(GLA, given)[0], expected)
+
+
+def test_calls_of_one_form_from_threads():
+    """Lengths that alternate in every thread, on a stream of its own."""
+    inputs = [on_gpu(GLA, torch.bfloat16, T=T, K=64, V=64) for T in (70, 130, 200)]
+    expected = [call(GLA, x, output_final_state=True) for x in inputs]
+    torch.cuda.synchronize()
+
+    def work(thread: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for i in range(200):
+                n = (i + thread) % len(inputs)
+                o, state = call(GLA, inputs[n], output_final_state=True)
+                unchanged(o, expected[n][0])
+                unchanged(state, expected[n][1])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_cupy_arrays():

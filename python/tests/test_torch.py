@@ -34,6 +34,50 @@ def test_bfloat16_tensors():
     assert error(o.float(), call(GLA, wide, backend="oracle")[0]) < 4e-3
 
 
+def test_calls_that_differ_in_one_argument():
+    """Each call is looked up among those before it, by all that its arguments say."""
+    mamba = Case("mamba2", ("D", "z", "dt_bias"))
+    variations = [
+        (GLA, {}),
+        (GLA, {"scale": 0.5}),
+        (GLA, {"scale": -0.5}),
+        (GLA, {"output_final_state": True}),
+        (GLA, {"output_final_state": True, "state_layout": "value-first"}),
+        (GLA, {"initial_state": np.ones((2, 4, 16, 24), np.float32)}),
+        (GLA, {"state": np.ones((2, 4, 16, 24), np.float32)}),
+        (GLA, {"final_state": np.ones((2, 4, 16, 24), np.float32)}),
+        (GLA, {"backend": "oracle"}),
+        (GLA, {"out": np.ones((2, 6, 4, 24), np.float32)}),
+        (mamba, {}),
+        (mamba, {"dt_softplus": False}),
+        (mamba, {"dt_min": 0.5}),
+        (mamba, {"dt_max": 0.5}),
+        (mamba, {"D": None}),
+        (mamba, {"z": None}),
+        (mamba, {"dt_bias": None}),
+    ]
+
+    def run(case: Case, given: dict, convert) -> list:
+        arguments = {**inputs_of(case, T=6), **given}
+        result = call(
+            case,
+            {
+                n: convert(x.copy()) if isinstance(x, np.ndarray) else x
+                for n, x in arguments.items()
+            },
+        )
+        return [None if x is None else np.asarray(x) for x in result]
+
+    for _ in range(2):
+        results = [run(case, given, torch.from_numpy) for case, given in variations]
+        for (case, given), (o, state) in zip(variations, results, strict=True):
+            o_ref, state_ref = run(case, given, lambda x: x)
+            np.testing.assert_array_equal(o, o_ref, err_msg=str(given))
+            assert (state is None) == (state_ref is None), given
+            if state is not None:
+                np.testing.assert_array_equal(state, state_ref, err_msg=str(given))
+
+
 def test_steps_in_place():
     inputs = tensors_of(GLA, T=1)
     pool = torch.randn(5, 4, 16, 24, generator=torch.Generator().manual_seed(0))

@@ -54,15 +54,6 @@ void unify(const std::string& name, const TensorView& view, std::span<const Axis
     }
 }
 
-const TensorView& find(const Spec& spec, const NamedTensors& given, const Input& input) {
-    for (const auto& [name, view] : given) {
-        if (name == input.name) return view;
-    }
-    throw Error(
-        ErrorCode::kMissing, input.name, "nothing",
-        fmt::format("{}: {} (an input of {})", to_string(input.axes), input.meaning, spec.name));
-}
-
 void refuse_surplus(const Spec& spec, const NamedTensors& given) {
     for (auto it = given.begin(); it != given.end(); ++it) {
         const std::string& name = it->first;
@@ -105,6 +96,15 @@ void check_dims(const Dims& d) {
 }
 
 }  // namespace
+
+const TensorView& find_view(const Spec& spec, const NamedTensors& given, const Input& input) {
+    for (const auto& [name, view] : given) {
+        if (name == input.name) return view;
+    }
+    throw Error(
+        ErrorCode::kMissing, input.name, "nothing",
+        fmt::format("{}: {} (an input of {})", to_string(input.axes), input.meaning, spec.name));
+}
 
 void check_states(const Dims& d) { check_product("[N, HV, K, V]", {d.N, d.HV, d.K, d.V}); }
 
@@ -162,7 +162,7 @@ void bind_inputs(const Spec& spec, const NamedTensors& given, Problem& problem) 
     refuse_surplus(spec, given);
     AxisExtents extents;
     for (const Input& input : spec.inputs) {
-        const TensorView& view = find(spec, given, input);
+        const TensorView& view = find_view(spec, given, input);
         if (!is_flattened(view, input.axes)) unify(input.name, view, input.axes, extents);
     }
     if (extents[Axis::kHV] < 0) extents[Axis::kHV] = extents[Axis::kH];
@@ -177,7 +177,7 @@ void bind_inputs(const Spec& spec, const NamedTensors& given, Problem& problem) 
     check_dims(dims);
     problem.inputs.reserve(spec.inputs.size());
     for (const Input& input : spec.inputs) {
-        const TensorView& view = find(spec, given, input);
+        const TensorView& view = find_view(spec, given, input);
         if (problem.inputs.empty()) problem.device = view.device;
         if (view.device != problem.device) {
             throw Error(ErrorCode::kDevice, input.name, to_string(view.device),

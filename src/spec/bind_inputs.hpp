@@ -21,6 +21,10 @@ struct AxisExtents {
 /// Fills problem.inputs and problem.dims (all but N) and problem.device.
 void bind_inputs(const Spec& spec, const NamedTensors& given, Problem& problem);
 
+/// The tensor given for `input`. Throws Error(kMissing) where there is none.
+[[nodiscard]] const TensorView& find_view(const Spec& spec, const NamedTensors& given,
+                                          const Input& input);
+
 /// Binds `view` to `axes`, checking its extents against problem.dims.
 [[nodiscard]] BoundInput bind_view(const std::string& name, const TensorView& view,
                                    std::span<const Axis> axes, const Dims& dims);

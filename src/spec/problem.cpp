@@ -118,9 +118,10 @@ struct NamedView {
 };
 
 void check_disjoint(const NamedView& output, const NamedView& other) {
-    if (!output.range.meets(other.range) || !may_overlap(*output.view, *other.view)) return;
+    if (!output.range.meets(other.range)) return;
     const bool shares = may_share(output.name, other.name);
     if (shares && same_memory(*output.view, *other.view)) return;
+    if (!may_overlap(*output.view, *other.view)) return;
     throw Error(ErrorCode::kAlias, std::string(output.name),
                 fmt::format("memory that overlaps {}", other.name),
                 shares ? "the same memory with the same strides, or memory of its own"
@@ -130,10 +131,10 @@ void check_disjoint(const NamedView& output, const NamedView& other) {
 /// No output may touch an input, another output, or itself, but for the pairs above, and those only
 /// as the same memory with the same strides.
 void check_aliases(const Arguments& arguments) {
-    constexpr std::size_t kNamed = 16;  // besides the inputs, at most
+    constexpr std::size_t kUsual = 6;  // besides the inputs; each has room for more
     const StateArguments& s = arguments.state;
     std::vector<NamedView> all;
-    all.reserve(kNamed + arguments.inputs.size());
+    all.reserve(kUsual + arguments.inputs.size());
     const auto add = [&](std::string_view name, const TensorView& view) {
         all.push_back({name, &view, byte_range(view)});
     };
@@ -212,6 +213,59 @@ Problem bind(const Spec& spec, const Arguments& arguments, const Options& option
     bind_states(arguments, problem);
     check_aliases(arguments);
     return problem;
+}
+
+namespace {
+
+/// `bound` is an input, a state or indices.
+template <class Bound>
+void point(std::string_view name, const TensorView& view, Bound& bound) {
+    check_data(name, view);
+    bound.data = view.data;
+}
+
+template <class Bound>
+void point(std::string_view name, const std::optional<TensorView>& view, Bound& bound) {
+    if (view) point(name, *view, bound);
+}
+
+void point_states(const StateArguments& s, Problem& problem) {
+    point("state.initial", s.initial, problem.initial);
+    point("state.final", s.final, problem.final);
+    point("checkpoints", s.checkpoints, problem.checkpoints);
+    point("initial_key_sum", s.initial_key_sum, problem.initial_key_sum);
+    point("final_key_sum", s.final_key_sum, problem.final_key_sum);
+    auto& indices = problem.indices;
+    point("read_slots", s.read_slots, indices.read_slots);
+    point("write_slots", s.write_slots, indices.write_slots);
+    point("has_initial", s.has_initial, indices.has_initial);
+    point("accepted", s.accepted, indices.accepted);
+    point("checkpoint_sequences", s.checkpoint_sequences, indices.checkpoint_sequences);
+    point("checkpoint_positions", s.checkpoint_positions, indices.checkpoint_positions);
+    point("checkpoint_slots", s.checkpoint_slots, indices.checkpoint_slots);
+}
+
+}  // namespace
+
+void rebind(Problem& problem, const Arguments& arguments, const Options& options) {
+    if (problem.device.kind != DeviceKind::kCuda) {
+        throw Error(ErrorCode::kDevice, "problem", to_string(problem.device), "a CUDA device's");
+    }
+    const NamedTensors& given = arguments.inputs;
+    for (std::size_t i = 0; i < problem.inputs.size(); ++i) {
+        const Input& input = problem.spec.inputs[i];
+        // Most callers keep the spec's order.
+        const bool in_place = i < given.size() && given[i].first == input.name;
+        point(input.name, in_place ? given[i].second : find_view(problem.spec, given, input),
+              problem.inputs[i]);
+    }
+    point("o", arguments.o, problem.o);
+    point("cu_seqlens", arguments.cu_seqlens, problem.indices.cu_seqlens);
+    point_states(arguments.state, problem);
+    problem.workspace = nullptr;
+    problem.workspace_bytes = 0;
+    bind_device_call(arguments, options, problem);
+    check_aliases(arguments);
 }
 
 }  // namespace sluice

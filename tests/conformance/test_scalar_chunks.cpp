@@ -230,6 +230,32 @@ std::vector<Case> long_sequences_of_every_shape() {
     return list;
 }
 
+/// So many heads of a group that its scores are computed once for all blocks.
+std::vector<Case> groups_of_many_heads() {
+    std::vector<Case> list;
+    const auto add = [&](Case c) {
+        list.push_back(c);
+        const std::int64_t tokens = c.dims.T;
+        pack(c, {2 * tokens - 65, 1}, Packing::kInt32);
+        c.checkpoints = true;
+        list.push_back(c);
+    };
+    for (const Gates gates : {Gates::kZero, Gates::kMild, Gates::kStrong, Gates::kSpikes,
+                              Gates::kMinusInfinity, Gates::kAllForget}) {
+        Case c = with_heads(tensor_core_case("mamba2_bias_d", 1300, 128, 64), 1, 16);
+        c.kinds.gates = gates;
+        add(c);
+    }
+    for (const char* form : {"mamba2", "mamba2_channel_d"}) {
+        list.push_back(with_heads(tensor_core_case(form, 1217, 128, 64), 2, 32));
+    }
+    for (const auto& [keys, values] :
+         {std::pair{64, 64}, {80, 64}, {128, 80}, {128, 40}, {256, 64}, {200, 64}}) {
+        add(with_heads(tensor_core_case("mamba2_bias_d", 1350, keys, values), 1, 17));
+    }
+    return list;
+}
+
 /// So many blocks of threads that two heads, or two tiles of a head, share one; fewer are spread.
 std::vector<Case> many_sequences() {
     struct Setting {
@@ -261,6 +287,7 @@ constexpr CaseGroup kGroups[] = {
     {"MoreThan128KeyChannels", more_than_128_key_channels},
     {"StatesInDenseAndPackedRows", states_in_dense_and_packed_rows},
     {"ManySequences", many_sequences},
+    {"GroupsOfManyHeads", groups_of_many_heads, true},
     {"LongSequences", long_sequences, true},
     {"LongSequencesOfEveryShape", long_sequences_of_every_shape, true},
 };
@@ -285,6 +312,22 @@ INSTANTIATE_TEST_SUITE_P(Backends, ScalarChunks,
 // Which kernel a plan names needs no device.
 TEST(ScalarChunksPlans, NameTheKernelForThem) {
     for (const CaseGroup& group : kGroups) expect_plans(find_judged("cuda"), group, "scalar");
+}
+
+// A workspace of more than the segments' states and decays.
+TEST(ScalarChunksPlans, ShareTheScoresOfManyHeads) {
+    for (const Case& c : groups_of_many_heads()) {
+        SCOPED_TRACE(c.name());
+        const Instance instance(c);
+        const Problem problem = problem_on(find_judged("cuda"), instance, c.phase);
+        const Plan plan = plan_for(find_judged("cuda"), problem);
+        const std::int64_t keys = c.dims.K <= 64 ? 64 : c.dims.K <= 128 ? 128 : 256;
+        const std::int64_t values =
+            (c.dims.V + plan.value_tile - 1) / plan.value_tile * plan.value_tile;
+        const std::int64_t segments =
+            c.dims.N * c.dims.HV * plan.segments * (keys * values + 1) * 4;
+        EXPECT_GE(plan.workspace_bytes, segments + c.dims.T / 64 * c.dims.H * 8192);
+    }
 }
 
 TEST(ScalarChunksPlans, GiveManySequencesFewerBlocks) {

@@ -115,6 +115,27 @@ TEST_F(ScalarOnGpu, HeadsHaveTheSameBitsBesideAnyOther) {
     }
 }
 
+// Many heads share a launch that computes scores; two have their own.
+TEST_F(ScalarOnGpu, SharedScoresChangeNoBits) {
+    for (const Gates gates : {Gates::kMild, Gates::kStrong, Gates::kSpikes}) {
+        for (const std::int64_t keys : {64, 128}) {
+            const Plain whole =
+                problem("mamba2_bias_d", {.B = 2, .T = 3100, .H = 1, .HV = 16, .K = keys, .V = 64},
+                        3, gates);
+            const Outputs shared = run_scalar(whole, 64);
+            EXPECT_GT(shared.plan.workspace_bytes, 0);
+            constexpr std::pair<std::int64_t, std::int64_t> kParts[] = {{0, 2}, {3, 4}, {13, 16}};
+            for (const auto& [begin, end] : kParts) {
+                SCOPED_TRACE(begin);
+                const Outputs part = run_scalar(heads_of(whole, begin, end), 64);
+                EXPECT_EQ(part.plan.workspace_bytes, 0);
+                EXPECT_TRUE(same_bits(shared.o.view().sliced(2, begin, end), part.o));
+                EXPECT_TRUE(same_bits(shared.final.view().sliced(1, begin, end), part.final));
+            }
+        }
+    }
+}
+
 // 65,600 heads of sequences: more than a grid's second and third dimension hold. Their contents
 // recur, but not with a period that a wrapped index could hide behind.
 TEST_F(ScalarOnGpu, MoreHeadsOfSequencesThanSixteenBitsCount) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "spec/axes.hpp"
 #include "spec/expr_nodes.hpp"
@@ -117,13 +118,12 @@ bool match_time_step(const Spec& spec, ScalarForm& form) {
             either_order(*spec.log_decay, Op::kMultiply, [&](const Expr& a, const Expr& b) {
                 return same(a, step) && match_rate(spec, b, found);
             });
-        if (matches) form = found;
+        if (matches) form = std::move(found);
         return matches;
     });
 }
 
-bool match_gate(const Spec& spec, ScalarForm& form) {
-    const Decay decay = spec.decay();
+bool match_gate(const Spec& spec, Decay decay, ScalarForm& form) {
     if (decay == Decay::kScalar && match_time_step(spec, form)) return true;
     if (!is(spec.v, Op::kInput)) return false;
     form.v = spec.v.node().name;
@@ -203,7 +203,8 @@ std::optional<ScalarForm> find_scalar_form(const Spec& spec, std::string* why) {
         *why = reason;
         return std::nullopt;
     };
-    if (spec.update != Update::kAdditive || spec.decay() == Decay::kVector || spec.normalize) {
+    const Decay decay = spec.decay();
+    if (spec.update != Update::kAdditive || decay == Decay::kVector || spec.normalize) {
         return refuse("additive updates without a decay per key channel, not normalised");
     }
     if (!is(spec.q, Op::kInput) || !is(spec.k, Op::kInput)) {
@@ -212,7 +213,7 @@ std::optional<ScalarForm> find_scalar_form(const Spec& spec, std::string* why) {
     ScalarForm form;
     form.q = spec.q.node().name;
     form.k = spec.k.node().name;
-    if (!match_gate(spec, form)) {
+    if (!match_gate(spec, decay, form)) {
         return refuse(
             "v must be an input and the log decay an input or a number per head, or both a time "
             "step's products");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -82,16 +83,19 @@ std::string find_problem() {
     return others.empty() ? "no GPU" : others;
 }
 
-/// Retained once and kept, as the CUDA runtime does.
+/// Retained once and kept, as the CUDA runtime does. Every call asks several times: without a lock.
 Context primary_context(const Driver& d, int index) {
     static std::mutex mutex;
-    static std::vector<Context> contexts(gpus().size());
+    static std::vector<std::atomic<Context>> contexts(gpus().size());
+    std::atomic<Context>& entry = contexts.at(static_cast<std::size_t>(gpu(index).index));
+    if (Context known = entry.load(std::memory_order_acquire)) return known;
     const std::scoped_lock lock(mutex);
-    Context& context = contexts.at(static_cast<std::size_t>(gpu(index).index));
+    Context context = entry.load(std::memory_order_relaxed);
     if (context == nullptr) {
         DeviceHandle device = 0;
         check(d.device_get(&device, index), "cuDeviceGet");
         check(d.primary_context_retain(&context, device), "cuDevicePrimaryCtxRetain");
+        entry.store(context, std::memory_order_release);
     }
     return context;
 }

@@ -83,8 +83,8 @@ void Kernel::launch(Grid grid, unsigned block_threads, std::size_t dynamic_share
         .stream = stream,
         .attributes = &early,
         .attribute_count = start == Start::kBeforeEnd ? 1U : 0U};
-    check(require_driver().launch_kernel(&config, function_, arguments, nullptr),
-          "launch of " + name_);
+    const Result result = require_driver().launch_kernel(&config, function_, arguments, nullptr);
+    if (result != kSuccess) check(result, "launch of " + name_);
 }
 
 int Kernel::attribute(FunctionAttribute which) const {
