@@ -21,4 +21,5 @@ while read -r name keys math stages teams only prepare_registers math_registers 
 done <"$here/configurations.txt"
 # shellcheck disable=SC2086
 nvcc -std=c++20 -O2 $arch -I "$src" -o "$out/check" "$here/check.cu" -lcuda -cudart static
+! command -v cuobjdump >/dev/null || "$here/../operands.py" "$out"/*.cubin
 [ -n "${BUILD_ONLY:-}" ] || "$out/check" "$out" ${CHECK_ONLY:+check}

@@ -27,4 +27,5 @@ done <"$here/configurations.txt"
 cp "$here/configurations.txt" "$out"
 # shellcheck disable=SC2086
 nvcc -std=c++20 -O2 $arch -I "$src" -o "$out/check" "$here/check.cu" -lcuda -cudart static
+! command -v cuobjdump >/dev/null || "$here/../operands.py" "$out"/*.cubin
 [ -n "${BUILD_ONLY:-}" ] || "$out/check" "$out" ${CHECK_ONLY:+check}

@@ -27,17 +27,18 @@ constexpr std::int64_t kMostKeys = 256;
 
 // The model: what a chunk takes in each of kScalarShapes, measured on an H200
 // (docs/kernels/scalar.md); those of K = 64 are estimated in proportion.
-constexpr double kChunkUs[] = {1.64, 1.60, 1.08, 1.28, 1.25, 0.90, 1.85};
-constexpr double kStateChunkUs[] = {0.65, 0.68, 0.48, 0.52,
+constexpr double kChunkUs[] = {1.72, 1.60, 1.08, 1.34, 1.25, 0.93, 1.95};
+constexpr double kStateChunkUs[] = {0.75, 0.72, 0.48, 0.55,
                                     0.54, 0.42, 0.70};  // a split's first launch
-constexpr double kSharedFactor = 0.87;                  // of a chunk: without scores of its own
+constexpr double kSharedFactor = 0.86;                  // of a chunk: without scores of its own
 constexpr double kGatedFactor = 1.85;                   // of a chunk: z is as much to read as v
-constexpr double kLaunchUs = 9.7;   // and until the first chunk is there, and the state
-constexpr double kSecondUs = 8.0;   // of a split: a second launch begins when the first is done
-constexpr double kSegmentUs = 1.0;  // of a split: earlier segments' states are read one by one
-constexpr double kScoresUs = 6.0;   // of shared scores alone in a first launch
+constexpr double kLaunchUs = 9.7;    // and until the first chunk is there, and the state
+constexpr double kSecondUs = 4.0;    // of a split: a second launch begins when the first is done
+constexpr double kSegmentUs = 2.5;   // of a split: earlier segments' states are read one by one
+constexpr double kScoresUs = 6.0;    // of shared scores alone in a first launch
+constexpr double kCopyShare = 0.97;  // of the copy rate, which bulk copies reach here
 // Shared scores: worth a launch of their own, and sharers enough.
-constexpr std::int64_t kLeastSharedChunks = 48;
+constexpr std::int64_t kLeastSharedChunks = 32;
 constexpr std::int64_t kLeastSharers = 8;
 constexpr std::int64_t kChunksOfScoreBlock = 8;
 constexpr std::int64_t kScoreBytes = 64 * 64 * 2;  // of a chunk
@@ -236,7 +237,7 @@ Choice predict(const Dims& d, const Load& load, int shape, int segments) {
         const auto rounds = static_cast<double>(ceil_div(blocks * launched, load.multiprocessors));
         const double compute_us = rounds * chunks * chunk_us;
         c.compute_us += compute_us;
-        c.us += std::max(compute_us, memory_us / kMemoryShare);
+        c.us += std::max(compute_us, memory_us / kCopyShare);
     };
     const double factor = load.gated ? kGatedFactor : load.shared ? kSharedFactor : 1;
     add_launch(segments, kChunkUs[shape] * factor, load.memory_us);
