@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <memory>
 #include <tuple>
 
 #include "cuda/backend/launch.hpp"
@@ -291,7 +292,7 @@ struct Workspace {
     [[nodiscard]] std::int64_t total() const noexcept { return segments.total() + scores; }
 };
 
-constexpr std::int64_t kScoreAlignment = 128;  // bulk copies: 16
+constexpr std::size_t kScoreAlignment = 128;  // bulk copies: 16
 
 Workspace workspace_of(const Problem& problem, const ScalarForm& form, const ScalarShape& shape,
                        int segments) {
@@ -303,7 +304,7 @@ Workspace workspace_of(const Problem& problem, const ScalarForm& form, const Sca
     const bool packed = problem.indices.cu_seqlens.data != nullptr;
     const std::int64_t chunks =
         packed ? d.T / kChunk + d.N : d.N * ceil_div(d.T, std::int64_t{kChunk});
-    bytes.scores = chunks * d.H * kScoreBytes + kScoreAlignment;
+    bytes.scores = chunks * d.H * kScoreBytes + static_cast<std::int64_t>(kScoreAlignment);
     return bytes;
 }
 
@@ -386,10 +387,10 @@ scalar::Params make_params(const Problem& problem, const ScalarForm& form, const
     const Workspace bytes = workspace_of(problem, form, shape, segments);
     set_segments(p, segments, bytes.segments, workspace);
     if (bytes.scores > 0) {
-        const auto end_of_segments = reinterpret_cast<std::uintptr_t>(workspace) +
-                                     static_cast<std::uintptr_t>(bytes.segments.total());
-        p.scores = reinterpret_cast<unsigned char*>((end_of_segments + kScoreAlignment - 1) /
-                                                    kScoreAlignment * kScoreAlignment);
+        void* scores = static_cast<char*>(workspace) + bytes.segments.total();
+        auto room = static_cast<std::size_t>(bytes.scores);
+        p.scores = static_cast<unsigned char*>(
+            std::align(kScoreAlignment, static_cast<std::size_t>(kScoreBytes), scores, room));
         p.score_blocks = static_cast<int>(score_blocks(d));
     }
     p.state_blocks = static_cast<int>(blocks_of(shape, d) * (segments - 1));

@@ -23,8 +23,7 @@ __device__ inline int thread_anew() {
     return x;
 }
 
-// ---- mbarriers
-// -----------------------------------------------------------------------------------
+// ---- mbarriers ----------------------------------------------------------------------------------
 
 /// How often a warp arrives. One lane does, after __syncwarp(), which compute-sanitizer's racecheck
 /// does not take for an order of what the other lanes did before (it reports a kernel of ten lines
@@ -124,8 +123,7 @@ __device__ inline void set_registers() {
     }
 }
 
-// ---- bulk tensor copies
-// --------------------------------------------------------------------------
+// ---- bulk tensor copies -------------------------------------------------------------------------
 
 struct alignas(64) TensorMap {
     u64 opaque[16];
@@ -178,8 +176,7 @@ __device__ inline void wait_stores_read() {
 /// Until all of them have been written.
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// ---- warpgroup products (16-bit operands, float32 sums)
-// --------------------------------------------
+// ---- warpgroup products (16-bit operands, float32 sums) -----------------------------------------
 
 /// Shared-memory operand in 128-byte swizzle. Rows of 64 elements (128 bytes), eight rows 1,024
 /// bytes. Row-contiguous along the inner dimension ("K-major"), or transposed: along M or N, with
@@ -317,8 +314,7 @@ __device__ inline void product(float (&d)[64], const u32 (&a)[4], u64 b, bool ad
 #undef SLUICE_D16
 #undef SLUICE_D32
 
-// ---- numbers
-// -------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 __device__ inline float exp2_fast(float x) {
     float y;

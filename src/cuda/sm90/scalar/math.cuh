@@ -303,8 +303,8 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         if (takes) s.slot_full[slot].wait(slot_of(i) / Config::kSlots & 1);
         if (!Config::kReadsEarly) read(gates.value);
         weigh(values, factors, v);
-        if (Config::kReadsEarly)
-            keep(values);  // or the compiler keeps both halves of each for later
+        // Packed: the compiler would keep both halves of each until the output is finished.
+        if (Config::kReadsEarly) keep(values);
         const unsigned char* scores = Config::kLoadsScores && !strong
                                           ? s.stage[stage].scores
                                           : s.slot[slot].scores[start.reaches.tile(at.head())];

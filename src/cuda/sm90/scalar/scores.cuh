@@ -69,9 +69,8 @@ __device__ inline void multiply_keys(const unsigned char* queries, const unsigne
     product_commit();
 }
 
-/// Where a lane's row of four 8 x 8 matrices lies in a swizzled tile of scores: rows 16 warp to 16
-/// warp
-/// + 15, columns [0, 16). Columns 16 n further on: `columns(n)`.
+/// Where a lane's row of four 8 x 8 matrices lies in a swizzled tile of scores: the warp's sixteen
+/// rows, columns [0, 16). Columns 16 n further on: `columns(n)`.
 struct TileRow {
     u32 row;
     int swizzle;
@@ -133,8 +132,7 @@ __device__ inline void weaken_scores(const HeadGates& gates, const unsigned char
     }
 }
 
-// ---- shared scores
-// --------------------------------------------------------------------------------
+// ---- shared scores -----------------------------------------------------------------------------
 
 __device__ inline void load_pair(const Params& p, Storage& s, int chunk, int pair) {
     const Task& task = s.task;
@@ -184,8 +182,7 @@ __device__ inline void share_scores(const Params& p, Storage& s) {
     if (thread == 0) wait_stores();
 }
 
-// ---- the role
-// -------------------------------------------------------------------------------------
+// ---- the role ----------------------------------------------------------------------------------
 
 __device__ inline void serve_outputs(Storage& s) {
     const Task& task = s.task;
@@ -213,8 +210,8 @@ __device__ inline void serve_outputs(Storage& s) {
             product_wait<0>();
             keep(scores);
             if constexpr (Config::kConverted) {
-                named_barrier(kScoreBarrier,
-                              Config::kScoreThreads);  // every warp's product has read
+                // Every warp's product has read.
+                named_barrier(kScoreBarrier, Config::kScoreThreads);
                 convert_boxes(stage.q, sizeof stage.q, thread);
                 convert_boxes(stage.k, sizeof stage.k, thread);
             }
