@@ -15,6 +15,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cuda/engine/cubins.hpp"
@@ -48,10 +49,13 @@ struct MachineCode {
     int tensor_core_products = 0;     // HGMMA
     int local_memory = 0;             // LDL and STL: spills, or arrays that are indexed
     std::vector<int> role_registers;  // USETMAXREG
+    /// Instructions that write what a product may still read (lab/operands.py says of what).
+    int overwritten_operands = 0;
 };
 
-/// "LDL" of "  /*20b10*/  @P0 LDL.LU R20, [R1+0x2c] ;"; empty for a line without an instruction.
-std::string_view mnemonic(std::string_view line) {
+/// "LDL.LU R20, [R1+0x2c] ;" of "  /*20b10*/  @P0 LDL.LU R20, [R1+0x2c] ;"; empty for a line
+/// without an instruction.
+std::string_view instruction(std::string_view line) {
     const std::size_t address = line.find("*/");
     if (address == std::string_view::npos) return {};
     line.remove_prefix(address + 2);
@@ -63,7 +67,7 @@ std::string_view mnemonic(std::string_view line) {
         line.remove_prefix(std::min(line.find(' '), line.size()));
         skip_spaces();
     }
-    return line.substr(0, line.find_first_of(". ;"));
+    return line;
 }
 
 /// The last "0x..." of a line; -1 without one.
@@ -75,9 +79,70 @@ int last_number(std::string_view line) {
     return value;
 }
 
+/// The n-th register or other operand of an instruction.
+std::string_view operand(std::string_view instruction, int n) {
+    std::size_t at = instruction.find(' ');
+    for (; n > 0 && at != std::string_view::npos; --n) at = instruction.find(',', at + 1);
+    if (at == std::string_view::npos) return {};
+    instruction.remove_prefix(at + 1);
+    instruction.remove_prefix(std::min(instruction.find_first_not_of(' '), instruction.size()));
+    return instruction;
+}
+
+/// `count` registers from the one that an operand begins with; none if it is no register.
+std::set<int> registers(std::string_view operand, int count) {
+    std::set<int> found;
+    int first = 0;
+    if (!operand.starts_with('R')) return found;
+    const auto end = operand.data() + operand.size();
+    if (std::from_chars(operand.data() + 1, end, first).ec != std::errc()) return found;
+    for (int i = 0; i < count; ++i) found.insert(first + i);
+    return found;
+}
+
+/// What products in flight read of registers, instruction by instruction, in the order in which
+/// they lie in memory.
+class OperandsInFlight {
+  public:
+    /// Whether the instruction writes one of them.
+    bool overwrites(std::string_view name, std::string_view instruction) {
+        if (name == "HGMMA") {
+            open_.merge(registers(operand(instruction, 1), 4));
+            if (instruction.find("gsb0") == std::string_view::npos) return false;
+            groups_.push_back(std::exchange(open_, {}));
+            return false;
+        }
+        const std::string_view operation = instruction.substr(0, instruction.find(' '));
+        if (operation.starts_with("WARPGROUP.DEPBAR")) {
+            const std::string_view pending = operand(instruction, 1);
+            const auto count = static_cast<std::size_t>(last_number(pending));
+            if (groups_.size() > count) {
+                groups_.erase(groups_.begin(), groups_.end() - static_cast<std::ptrdiff_t>(count));
+            }
+            return false;
+        }
+        const auto has = [&](std::string_view part) {
+            return operation.find(part) != std::string_view::npos;
+        };
+        const int width = has(".128") || (has("LDSM") && has(".4")) ? 4
+                          : has(".64") || has("WIDE")               ? 2
+                                                                    : 1;
+        const std::set<int> written = registers(operand(instruction, 0), width);
+        const auto reads = [&](const std::set<int>& group) {
+            return std::ranges::any_of(written, [&](int r) { return group.contains(r); });
+        };
+        return reads(open_) || std::ranges::any_of(groups_, reads);
+    }
+
+  private:
+    std::vector<std::set<int>> groups_;  // committed
+    std::set<int> open_;
+};
+
 MachineCode read_machine_code(const std::string& listing) {
     MachineCode code;
     std::istringstream lines(listing);
+    OperandsInFlight operands;
     bool threads_follow = false;
     for (std::string line; std::getline(lines, line);) {
         if (line.find("EIATTR_MAX_THREADS") != std::string::npos) threads_follow = true;
@@ -85,7 +150,9 @@ MachineCode read_machine_code(const std::string& listing) {
             code.threads = last_number(line);
             threads_follow = false;
         }
-        const std::string_view name = mnemonic(line);
+        const std::string_view text = instruction(line);
+        const std::string_view name = text.substr(0, text.find_first_of(". ;"));
+        if (operands.overwrites(name, text)) ++code.overwritten_operands;
         if (name == "HGMMA") ++code.tensor_core_products;
         if (name == "LDL" || name == "STL") ++code.local_memory;
         if (name == "USETMAXREG") code.role_registers.push_back(last_number(line));
@@ -109,6 +176,24 @@ TEST(MachineCode, IsReadFromWhatNvdisasmPrints) {
     EXPECT_EQ(code.tensor_core_products, 1);
     EXPECT_EQ(code.local_memory, 2);
     EXPECT_EQ(code.role_registers, (std::vector<int>{160, 24}));
+    EXPECT_EQ(code.overwritten_operands, 0);
+}
+
+TEST(MachineCode, KnowsWhatProductsInFlightRead) {
+    const std::string product =
+        "/*00*/ HGMMA.64x64x16.F32.BF16 R24, R120, gdesc[UR16], R24, gsb0 ;\n";
+    const auto count = [&](const std::string& rest) {
+        return read_machine_code(product + rest).overwritten_operands;
+    };
+    EXPECT_EQ(count("/*10*/ LDS R123, [R1] ;\n"), 1);
+    EXPECT_EQ(count("/*10*/ @P0 LDSM.16.MT88.4 R117, [R3+UR8] ;\n"), 1);
+    EXPECT_EQ(count("/*10*/ LDS.128 R116, [R1] ;\n/*20*/ LDS R124, [R1] ;\n"), 0);
+    EXPECT_EQ(count("/*10*/ STS.128 [R120], R120 ;\n/*20*/ IADD3 R4, R120, R121, RZ ;\n"), 0);
+    const std::string other = "/*10*/ HGMMA.64x64x16.F32.BF16 R24, R88, gdesc[UR4], R24, gsb0 ;\n";
+    EXPECT_EQ(count(other + "/*20*/ WARPGROUP.DEPBAR.LE gsb0, 0x1 ;\n/*30*/ LDS R120, [R1] ;\n"),
+              0);
+    EXPECT_EQ(count(other + "/*20*/ WARPGROUP.DEPBAR.LE gsb0, 0x1 ;\n/*30*/ LDS R88, [R1] ;\n"), 1);
+    EXPECT_EQ(count("/*20*/ WARPGROUP.DEPBAR.LE gsb0, 0x0 ;\n/*30*/ LDS R120, [R1] ;\n"), 0);
 }
 
 /// nvdisasm in PATH or of the toolkit; empty where there is none.
@@ -162,6 +247,7 @@ class TensorCoreKernel : public ::testing::TestWithParam<KernelSource> {
                   << code.tensor_core_products << " products on tensor cores\n";
         EXPECT_TRUE(performance_warnings(compiled.log).empty()) << compiled.log;
         EXPECT_GT(code.tensor_core_products, 0);
+        EXPECT_EQ(code.overwritten_operands, 0);
         EXPECT_GT(code.threads, 0);
         EXPECT_EQ(usage.registers, launch_registers(std::max(code.threads, 1)));
         EXPECT_FALSE(code.role_registers.empty());
@@ -228,6 +314,11 @@ std::vector<KernelSource> largest_scalar_kernels() {
             kernels.push_back(scalar_kernel(
                 shape, {.gate = "kTimeStep", .skip = "kChannel", .gated = true, .input = input},
                 ScalarKernel::kOutputs));
+        }
+        for (const ScalarKernel which :
+             {ScalarKernel::kFirst, ScalarKernel::kOutputsOfSharedScores}) {
+            kernels.push_back(
+                scalar_kernel(shape, {.gate = "kTimeStep", .skip = "kChannel"}, which));
         }
     }
     return kernels;
