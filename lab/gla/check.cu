@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -82,12 +81,12 @@ Kernel load(const std::string& path) {
     return kernel;
 }
 
-/// A contiguous [B, T, H, D] bf16 tensor as boxes of 64 tokens x 64 channels.
-Map make_map(void* data, int d, int h, long long t, int b) {
+/// A contiguous [B, T, H, D] bf16 tensor as boxes of `tokens` x 64 channels.
+Map make_map(void* data, int d, int h, long long t, int b, int tokens = 64) {
     Map map;
     const cuuint64_t extents[4] = {(cuuint64_t)d, (cuuint64_t)h, (cuuint64_t)t, (cuuint64_t)b};
     const cuuint64_t strides[3] = {2ull * d, 2ull * d * h, 2ull * d * h * t};
-    const cuuint32_t box[4] = {64, 1, 64, 1};
+    const cuuint32_t box[4] = {64, 1, (cuuint32_t)tokens, 1};
     const cuuint32_t ones[4] = {1, 1, 1, 1};
     check(cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map),
                                  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data, extents, strides, box,
@@ -111,6 +110,8 @@ struct Case {
     int value_tile;
     int segments = 1;
     bool narrow_first = false;  // the first launch in tiles of 64 values
+
+    [[nodiscard]] int key_parts() const { return shape.k > 128 ? 2 : 1; }
 };
 
 template <class T>
@@ -132,8 +133,9 @@ class Problem {
         state = allocate<float>(s.state());
         const long long segments = (long long)s.b * s.h * c.segments;
         const int tiles = (s.v + c.value_tile - 1) / c.value_tile;
-        segment_state_ = allocate<float>(segments * tiles * c.value_tile * 128);
-        segment_decay_ = allocate<float>(segments * 128);
+        const int keys = 128 * c.key_parts();
+        segment_state_ = allocate<float>(segments * tiles * c.value_tile * keys);
+        segment_decay_ = allocate<float>(segments * keys);
         fill<<<1024, 256>>>(q, s.keys(), 1, -1);
         fill<<<1024, 256>>>(k, s.keys(), 2, -1);
         fill<<<1024, 256>>>(v, s.values(), 3, -1);
@@ -144,7 +146,7 @@ class Problem {
         params_.k = make_map(k, s.k, s.h, s.t, s.b);
         params_.v = make_map(v, s.v, s.h, s.t, s.b);
         params_.g = make_map(g, s.k, s.h, s.t, s.b);
-        params_.o = make_map(o, s.v, s.h, s.t, s.b);
+        params_.o = make_map(o, s.v, s.h, s.t, s.b, 64 / c.key_parts());
         params_.final = {state, (long long)s.b * s.h, (long long)s.h * s.k * s.v, (long long)s.k * s.v, s.v, 1,
                          {}, sluice::sm90::kFloat32};
         params_.segment_state = segment_state_;
@@ -187,7 +189,7 @@ class Problem {
     void launch(const Kernel& kernel, int segments, bool before_end) {
         void* arguments[] = {&params_};
         const int blocks =
-            case_.shape.b * case_.shape.h * params_.value_tiles * segments;
+            case_.shape.b * case_.shape.h * params_.value_tiles * segments * case_.key_parts();
         CUlaunchAttribute early{};
         early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         early.value.programmaticStreamSerializationAllowed = 1;
@@ -298,14 +300,21 @@ int main(int argc, char** argv) {
     const std::string folder = argc > 1 ? argv[1] : ".";
     check(cudaFree(nullptr), "context");
     std::map<std::string, Kernel> kernels;
-    for (const char* name : {"k128v128", "k128v128_state", "k128v64", "k128v64_state", "k64v64"}) {
+    for (const char* name : {"k128v128", "k128v128_state", "k128v64", "k128v64_state", "k64v64",
+                             "k256v128", "k256v128_state"}) {
         kernels[name] = load(folder + "/" + name + ".cubin");
     }
-    if (argc > 2 && std::strcmp(argv[2], "knockout") == 0) {
+    const std::string mode = argc > 2 ? argv[2] : "";
+    if (mode == "knockout" || mode == "profile") {
         const std::vector<Case> shapes = {{{16, 4096, 16, 128, 128}, "k128v128", 128},
                                           {{4, 4096, 16, 128, 128}, "k128v64", 64},
-                                          {{16, 4096, 32, 64, 64}, "k64v64", 64}};
-        for (const Case& c : shapes) time(c, kMild, kernels);
+                                          {{16, 4096, 32, 64, 64}, "k64v64", 64},
+                                          {{16, 4096, 8, 256, 256}, "k256v128", 128}};
+        for (const Case& c : shapes) {
+            if (mode == "knockout") time(c, kMild, kernels);
+            if (mode == "profile") Problem(c, kMild).run(kernels);
+        }
+        check(cudaDeviceSynchronize(), "run");
         return 0;
     }
     bool ok = true;
@@ -317,13 +326,18 @@ int main(int argc, char** argv) {
                                      {{2, 500, 3, 128, 128}, "k128v128", 128, 2, true},
                                      {{1, 333, 2, 64, 64}, "k64v64", 64},
                                      {{1, 1, 64, 128, 64}, "k128v64", 64},
-                                     {{1, 200, 2, 96, 80}, "k128v64", 64}};
+                                     {{1, 200, 2, 96, 80}, "k128v64", 64},
+                                     {{1, 200, 2, 256, 128}, "k256v128", 128},
+                                     {{2, 333, 2, 256, 256}, "k256v128", 128, 3},
+                                     {{1, 500, 2, 192, 192}, "k256v128", 128, 2},
+                                     {{1, 333, 2, 136, 80}, "k256v128", 128},
+                                     {{1, 1, 64, 256, 64}, "k256v128", 128}};
     for (const Case& c : small) {
         for (const Gates gates : {kMild, kUsual, kSpiky, kStrong}) {
             ok = is_right(c, gates, kernels) && ok;
         }
     }
-    if (argc > 2 && std::strcmp(argv[2], "check") == 0) return ok ? 0 : 1;
+    if (mode == "check") return ok ? 0 : 1;
     const std::vector<Case> large = {{{16, 16384, 16, 128, 128}, "k128v128", 128},
                                      {{4, 16384, 16, 128, 128}, "k128v64", 64},
                                      {{1, 16384, 16, 128, 128}, "k128v64", 64, 4},
@@ -335,7 +349,13 @@ int main(int argc, char** argv) {
                                     {{4, 16384, 16, 128, 128}, "k128v128", 128, 2, true},
                                      {{1, 4096, 16, 128, 128}, "k128v64", 64},
                                     {{1, 16384, 16, 128, 128}, "k128v64", 64},
-                                    {{16, 16384, 32, 64, 64}, "k64v64", 64}};
+                                    {{16, 16384, 32, 64, 64}, "k64v64", 64},
+                                     // GLA-1.3B: 4 heads of 256 x 512.
+                                     {{8, 4096, 4, 256, 512}, "k256v128", 128},
+                                     {{1, 4096, 4, 256, 512}, "k256v128", 128},
+                                     {{1, 4096, 4, 256, 512}, "k256v128", 128, 4},
+                                     {{1, 16384, 4, 256, 512}, "k256v128", 128, 4},
+                                     {{16, 16384, 8, 256, 256}, "k256v128", 128}};
     for (const Case& c : large) {
         for (const Gates gates : {kMild, kUsual, kSpiky}) time(c, gates, kernels);
     }

@@ -16,8 +16,16 @@ Case chunked_case(std::int64_t tokens, std::int64_t keys, std::int64_t values, D
 
 std::vector<Case> token_and_channel_counts() {
     std::vector<Case> list;
-    for (const auto& [keys, values] :
-         {std::pair{64, 64}, {64, 128}, {128, 64}, {128, 128}, {128, 256}, {32, 64}, {96, 80}}) {
+    for (const auto& [keys, values] : {std::pair{64, 64},
+                                       {64, 128},
+                                       {128, 64},
+                                       {128, 128},
+                                       {128, 256},
+                                       {32, 64},
+                                       {96, 80},
+                                       {136, 64},
+                                       {192, 200},
+                                       {256, 512}}) {
         for (const std::int64_t tokens : {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 193, 500}) {
             list.push_back(chunked_case(tokens, keys, values, DType::kBFloat16));
         }
@@ -31,7 +39,7 @@ std::vector<Case> gates_of_every_kind_and_type() {
                               Gates::kMinusInfinity, Gates::kAllForget, Gates::kOneChannel}) {
         for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
             for (const DType gate_dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-                for (const std::int64_t keys : {64, 128}) {
+                for (const std::int64_t keys : {64, 128, 256}) {
                     Case c = chunked_case(200, keys, 128, dtype);
                     c.kinds.gates = gates;
                     c.gate_dtype = gate_dtype;
@@ -50,15 +58,17 @@ std::vector<Case> tensors_of_every_type_and_layout() {
             for (const DType state : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
                 for (const StateLayout layout :
                      {StateLayout::kKeyFirst, StateLayout::kValueFirst}) {
-                    Case c = chunked_case(130, 128, 128, dtype);
-                    c.dims.B = c.dims.N = 2;
-                    c.dims.H = 2;
-                    c.dims.HV = 4;
-                    c.strides = strides;
-                    c.state_dtype = state;
-                    c.layout = layout;
-                    c.checkpoints = true;
-                    list.push_back(c);
+                    for (const std::int64_t keys : {128, 192}) {
+                        Case c = chunked_case(130, keys, 128, dtype);
+                        c.dims.B = c.dims.N = 2;
+                        c.dims.H = 2;
+                        c.dims.HV = 4;
+                        c.strides = strides;
+                        c.state_dtype = state;
+                        c.layout = layout;
+                        c.checkpoints = true;
+                        list.push_back(c);
+                    }
                 }
             }
         }
@@ -70,16 +80,18 @@ std::vector<Case> states_in_dense_and_packed_rows() {
     std::vector<Case> list;
     for (int kind = 0; kind < kNumStates; ++kind) {
         for (const Packing packing : {Packing::kDense, Packing::kInt32, Packing::kInt64}) {
-            Case c = chunked_case(150, 64, 64, DType::kBFloat16);
-            c.states = static_cast<States>(kind);
-            c.dims.B = c.dims.N = 3;
-            c.dims.H = c.dims.HV = 2;
-            if (packing != Packing::kDense) pack(c, {65, 0, 1, 64, 130, 63, 0}, packing);
-            // Other slots, other masks, int32 and int64; with and without states at positions.
-            for (const bool checkpoints : {false, true}) {
-                c.seed += 1;
-                c.checkpoints = checkpoints;
-                list.push_back(c);
+            for (const std::int64_t keys : {64, 256}) {
+                Case c = chunked_case(150, keys, 64, DType::kBFloat16);
+                c.states = static_cast<States>(kind);
+                c.dims.B = c.dims.N = 3;
+                c.dims.H = c.dims.HV = 2;
+                if (packing != Packing::kDense) pack(c, {65, 0, 1, 64, 130, 63, 0}, packing);
+                // Other slots, other masks, int32 and int64; with and without states at positions.
+                for (const bool checkpoints : {false, true}) {
+                    c.seed += 1;
+                    c.checkpoints = checkpoints;
+                    list.push_back(c);
+                }
             }
         }
     }
@@ -90,11 +102,13 @@ std::vector<Case> long_sequences() {
     std::vector<Case> list;
     for (const Gates gates : {Gates::kMild, Gates::kSpikes, Gates::kMinusInfinity}) {
         for (const std::int64_t tokens : {2048, 4001}) {
-            Case c = chunked_case(tokens, 128, 128, DType::kBFloat16);
-            c.kinds.gates = gates;
-            list.push_back(c);
-            pack(c, {tokens - 70, 1, tokens}, Packing::kInt32);
-            list.push_back(c);
+            for (const std::int64_t keys : {128, 256}) {
+                Case c = chunked_case(tokens, keys, 128, DType::kBFloat16);
+                c.kinds.gates = gates;
+                list.push_back(c);
+                pack(c, {tokens - 70, 1, tokens}, Packing::kInt32);
+                list.push_back(c);
+            }
         }
     }
     return list;

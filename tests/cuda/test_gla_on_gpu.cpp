@@ -70,10 +70,11 @@ TEST_F(GlaOnGpu, ASequenceHasTheSameBitsAloneAndAmongNeighboursInTheOtherKernel)
 }
 
 TEST_F(GlaOnGpu, ValueChannelsHaveTheSameBitsInAnyTile) {
-    for (const std::int64_t keys : {64, 128}) {
+    for (const std::int64_t keys : {64, 128, 256}) {
         SCOPED_TRACE(keys);
+        const std::int64_t tile = keys > 128 ? 128 : 64;
         const Plain whole = problem({.B = 2, .T = 130, .H = 1, .HV = 1, .K = keys, .V = 200});
-        const Outputs expected = run_gla(whole, 64);
+        const Outputs expected = run_gla(whole, tile);
         constexpr std::int64_t kCuts[] = {0, 8, 72, 136, 200};
         for (std::size_t i = 0; i + 1 < std::size(kCuts); ++i) {
             const std::int64_t begin = kCuts[i], end = kCuts[i + 1];
@@ -84,7 +85,7 @@ TEST_F(GlaOnGpu, ValueChannelsHaveTheSameBitsInAnyTile) {
                 Tensor::copy_of(whole.input("v").sliced(3, begin, end), DType::kBFloat16);
             part.initial = Tensor::copy_of(whole.initial->view().sliced(3, begin, end),
                                            whole.initial->dtype());
-            const Outputs result = run_gla(part, 64);
+            const Outputs result = run_gla(part, tile);
             EXPECT_TRUE(same_bits(expected.o.view().sliced(3, begin, end), result.o));
             EXPECT_TRUE(same_bits(expected.final.view().sliced(3, begin, end), result.final));
         }

@@ -56,10 +56,12 @@ struct Setting {
     std::string backend = "cpu";
     Algorithm algorithm = Algorithm::kChunked;
     DType dtype = DType::kFloat32;
+    std::int64_t keys = kWholeTiles.K;  // of half-width tensors
 };
 
 std::string name_of(const Setting& s) {
-    return fmt::format("{}_{}_{}_{}", s.backend, s.form, to_string(s.precision), s.chunk);
+    const std::string keys = s.keys == kWholeTiles.K ? "" : fmt::format("_K{}", s.keys);
+    return fmt::format("{}_{}_{}_{}{}", s.backend, s.form, to_string(s.precision), s.chunk, keys);
 }
 void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
 
@@ -70,7 +72,9 @@ class Causality : public testing::TestWithParam<Setting> {
     Plain base(Gates gates) const {
         const Setting& s = GetParam();
         const bool narrow = size_bytes(s.dtype) == 2;
-        Plain plain = make_plain(find_form(s.form), narrow ? kWholeTiles : kDims,
+        Dims dims = narrow ? kWholeTiles : kDims;
+        if (narrow) dims.K = s.keys;
+        Plain plain = make_plain(find_form(s.form), dims,
                                  {.kinds = {.gates = gates}, .dtype = s.dtype, .initial = true});
         if (narrow) plain.o_dtype = s.dtype;
         plain.options.backend = s.backend;
@@ -136,6 +140,8 @@ std::vector<Setting> settings() {
         list.push_back(
             {form, Precision::kBFloat16, 64, "cuda", Algorithm::kChunked, DType::kBFloat16});
     }
+    list.push_back({"gla", Precision::kBFloat16, 64, "cuda", Algorithm::kChunked, DType::kBFloat16,
+                    /*keys=*/256});
     return list;
 }
 

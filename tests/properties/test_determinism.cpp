@@ -33,15 +33,17 @@ Plain problem(const Form& form, Precision precision, const std::string& backend 
 
 /// Problems for tensor cores, long enough to be split among a GPU's processors.
 std::vector<Plain> split_problems() {
-    constexpr std::pair<const char*, std::int64_t> kFormsAndValues[] = {{"gla", 128},
-                                                                        {"simple_gla", 192},
-                                                                        {"retention", 64},
-                                                                        {"mamba2_all", 64},
-                                                                        {"mamba2_d_z", 128}};
+    struct Choice {
+        const char* form;
+        std::int64_t keys, values;
+    };
+    constexpr Choice kChoices[] = {{"gla", 64, 128},        {"gla", 256, 128},
+                                   {"simple_gla", 64, 192}, {"retention", 64, 64},
+                                   {"mamba2_all", 64, 64},  {"mamba2_d_z", 64, 128}};
     std::vector<Plain> list;
-    for (const auto& [form, values] : kFormsAndValues) {
+    for (const auto& [form, keys, values] : kChoices) {
         Plain plain = make_plain(
-            find_form(form), {.B = 1, .T = 3000, .H = 1, .HV = 3, .K = 64, .V = values},
+            find_form(form), {.B = 1, .T = 3000, .H = 1, .HV = 3, .K = keys, .V = values},
             {.kinds = {.gates = Gates::kSpikes}, .dtype = DType::kBFloat16, .initial = true});
         plain.options.backend = "cuda";
         plain.o_dtype = DType::kBFloat16;

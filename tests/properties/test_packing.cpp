@@ -16,12 +16,14 @@ struct Setting {
     /// The tensor-core kernel that takes the form's half-width tensors in whole tiles; empty: other
     /// tensors, whichever kernel.
     std::string kernel{};
+    std::int64_t keys = 64;  // K of those
 };
 
 bool is_narrow(const Setting& s) { return !s.kernel.empty(); }
 
 std::string name_of(const Setting& s) {
-    return fmt::format("{}_{}{}", s.backend, s.form, is_narrow(s) ? "_narrow" : "");
+    const std::string keys = s.keys == 64 ? "" : std::to_string(s.keys);
+    return fmt::format("{}_{}{}{}", s.backend, s.form, is_narrow(s) ? "_narrow" : "", keys);
 }
 void PrintTo(const Setting& s, std::ostream* out) { *out << name_of(s); }
 
@@ -48,7 +50,7 @@ class Packing : public testing::TestWithParam<Setting> {
     /// sequences, unless told not to.
     static Plain problem(Dims dims, std::uint64_t seed) {
         const Setting& s = GetParam();
-        if (is_narrow(s)) dims.K = 64, dims.V = 128;
+        if (is_narrow(s)) dims.K = s.keys, dims.V = 128;
         Plain plain = make_plain(find_form(s.form), dims,
                                  {.kinds = {.gates = Gates::kStrong},
                                   .dtype = is_narrow(s) ? DType::kBFloat16 : DType::kFloat32,
@@ -199,7 +201,7 @@ std::vector<Setting> settings() {
             if (form.name != "user_head_delta") list.push_back({form.name, backend.name});
         }
     }
-    list.push_back({"gla", "cuda", "gla"});
+    for (const std::int64_t keys : {64, 256}) list.push_back({"gla", "cuda", "gla", keys});
     for (const char* form : {"linear", "retention", "simple_gla", "mamba2_all", "mamba2_d_z"}) {
         list.push_back({form, "cuda", "scalar"});
     }

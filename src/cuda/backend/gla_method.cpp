@@ -17,14 +17,22 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kShapes = static_cast<int>(std::size(kGlaShapes));
-constexpr std::int64_t kMostKeys = 128;
+constexpr std::int64_t kMostKeys = 256;
 
-// The model: what a chunk takes in each of kGlaShapes, measured (docs/kernels/gla.md).
-constexpr double kChunkUs[] = {2.73, 1.92, 1.30};
-constexpr double kStrongChunkUs[] = {8.6, 8.3, 4.0};  // gates that leave the range
-constexpr double kStateChunkUs[] = {1.7, 1.1, 0.9};   // the first launch of a split sequence
-constexpr double kLaunchUs = 8;                       // and until the first chunk is there
-constexpr double kSegmentUs = 0.6;                    // reading one earlier segment's state
+// The model, measured (docs/kernels/gla.md).
+struct ChunkTimes {
+    double outputs_us;
+    double strong_us;  // gates that leave the range
+    double states_us;  // in the first launch of a split sequence
+};
+constexpr ChunkTimes kChunkTimes[] = {  // of kGlaShapes
+    {2.73, 8.6, 1.7},
+    {1.92, 8.3, 1.1},
+    {1.30, 4.0, 0.9},
+    {2.65, 9.0, 1.15}};
+static_assert(std::size(kChunkTimes) == kShapes);
+constexpr double kLaunchUs = 8;     // and until the first chunk is there
+constexpr double kSegmentUs = 0.6;  // reading one earlier segment's state
 /// The planner takes one chunk in ten to be strong: it does not see the gates, and a plan that
 /// loses a little on mild ones may win much on strong ones.
 constexpr double kStrongShare = 0.1;
@@ -113,7 +121,13 @@ struct Candidate {
 };
 
 std::int64_t blocks_of(const Dims& d, int shape) {
-    return d.N * d.HV * value_tiles(kGlaShapes[shape], d.V);
+    return d.N * d.HV * value_tiles(kGlaShapes[shape], d.V) * kGlaShapes[shape].key_parts;
+}
+
+/// K, padded to what the shape's blocks have.
+int padded_keys(const GlaShape& shape) { return shape.keys * shape.key_parts; }
+bool fits(const GlaShape& shape, const Dims& d) {
+    return padded_keys(shape) == (d.K <= 64 ? 64 : d.K <= 128 ? 128 : 256);
 }
 
 /// The shape of a split sequence's first launch: the narrowest that writes the same workspace,
@@ -124,10 +138,9 @@ int first_shape(const Dims& d, int shape, int segments, int multiprocessors) {
     };
     int best = shape;
     for (int i = 0; i < kShapes; ++i) {
-        const bool fits = kGlaShapes[i].keys == kGlaShapes[shape].keys &&
-                          columns(i) == columns(shape) &&
+        const bool same = fits(kGlaShapes[i], d) && columns(i) == columns(shape) &&
                           blocks_of(d, i) * (segments - 1) <= multiprocessors;
-        if (fits && kGlaShapes[i].math_groups < kGlaShapes[best].math_groups) best = i;
+        if (same && kGlaShapes[i].math_groups < kGlaShapes[best].math_groups) best = i;
     }
     return best;
 }
@@ -141,14 +154,14 @@ Candidate score(const Dims& d, const DeviceSpec& device, double floor_us, int sh
             ceil_div(blocks_of(d, of_shape) * of_segments, std::max(device.multiprocessors, 1)));
     };
     Candidate c{.shape = shape, .segments = segments};
-    c.us = kLaunchUs + rounds(shape, segments) * chunks * kChunkUs[shape];
+    c.us = kLaunchUs + rounds(shape, segments) * chunks * kChunkTimes[shape].outputs_us;
     if (segments > 1) {
         const int first = first_shape(d, shape, segments, device.multiprocessors);
         c.us += kLaunchUs + kSegmentUs * segments +
-                rounds(first, segments - 1) * chunks * kStateChunkUs[first];
+                rounds(first, segments - 1) * chunks * kChunkTimes[first].states_us;
     }
     c.score = c.us + kStrongShare * rounds(shape, segments) * chunks *
-                         (kStrongChunkUs[shape] - kChunkUs[shape]);
+                         (kChunkTimes[shape].strong_us - kChunkTimes[shape].outputs_us);
     c.us = std::max(c.us, floor_us / kMemoryShare);
     return c;
 }
@@ -158,10 +171,9 @@ Candidate score(const Dims& d, const DeviceSpec& device, double floor_us, int sh
 Candidate choose(const Problem& problem, const DeviceSpec& device, double floor_us) {
     const Dims& d = problem.dims;
     const int most = most_segments(problem);
-    const int keys = d.K <= 64 ? 64 : 128;
     Candidate best{.score = std::numeric_limits<double>::infinity()};
     for (int shape = 0; shape < kShapes; ++shape) {
-        if (kGlaShapes[shape].keys != keys) continue;
+        if (!fits(kGlaShapes[shape], d)) continue;
         for (int segments = 1; segments <= most; ++segments) {
             if (blocks_of(d, shape) * segments > kMostBlocks) break;
             const Candidate c = score(d, device, floor_us, shape, segments);
@@ -172,9 +184,8 @@ Candidate choose(const Problem& problem, const DeviceSpec& device, double floor_
 }
 
 int shape_of_plan(const Problem& problem, const Plan& plan) {
-    const int keys = problem.dims.K <= 64 ? 64 : 128;
     for (int i = 0; i < kShapes; ++i) {
-        if (kGlaShapes[i].keys == keys &&
+        if (fits(kGlaShapes[i], problem.dims) &&
             kValueTile * kGlaShapes[i].math_groups == plan.value_tile) {
             return i;
         }
@@ -189,7 +200,7 @@ int first_shape_of(const Problem& problem, const Plan& plan) {
 
 SegmentBytes workspace_of(const Dims& d, const GlaShape& shape, int segments) {
     const std::int64_t columns = value_tiles(shape, d.V) * shape.math_groups * kValueTile;
-    return segment_bytes(d, segments, columns * shape.keys, shape.keys);
+    return segment_bytes(d, segments, columns * padded_keys(shape), padded_keys(shape));
 }
 
 const char* input_name(DType dtype) { return dtype == DType::kBFloat16 ? "kBFloat16" : "kFloat16"; }
@@ -221,7 +232,7 @@ gla::Params make_params(const Problem& problem, const GlaShape& shape, int segme
     encode_tensor_map(&p.k, x.k, d, kChunk);
     encode_tensor_map(&p.v, x.v, d, kChunk);
     encode_tensor_map(&p.g, x.g, d, kChunk);
-    encode_tensor_map(&p.o, problem.o, d, kChunk);
+    encode_tensor_map(&p.o, problem.o, d, kChunk / shape.key_parts);
     set_call(p, problem);
     set_segments(p, segments, workspace_of(d, shape, segments), workspace);
     return p;
@@ -250,7 +261,7 @@ class GlaMethod final : public Method {
         plan.segments = c.segments;
         plan.stages = operands_of(problem).g.dtype == DType::kFloat32 ? shape.stages_float32_gates
                                                                       : shape.stages;
-        plan.tasks = d.N * d.HV * value_tiles(shape, d.V) * c.segments;
+        plan.tasks = blocks_of(d, c.shape) * c.segments;
         plan.workspace_bytes = workspace_of(d, shape, c.segments).total();
         plan.predicted_us = c.us;
         return plan;

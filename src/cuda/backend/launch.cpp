@@ -34,7 +34,7 @@ std::string refuse_call(const Problem& problem, std::int64_t most_keys) {
     constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max() - 16 * kChunk;
     if (d.T > kMostTokens) return fmt::format("T = {}; at most {}", d.T, kMostTokens);
     if (d.B * d.T == 0) return "no tokens";
-    if (d.N * d.HV > kMostBlocks / ceil_div(d.V, kValueTile)) {
+    if (d.N * d.HV > kMostBlocks / (ceil_div(d.V, kValueTile) * ceil_div(d.K, kBlockKeys))) {
         return fmt::format("{} sequences x {} heads; fewer than 2^31 blocks of threads", d.N, d.HV);
     }
     return {};

@@ -19,6 +19,7 @@ namespace sluice::cuda {
 
 inline constexpr int kChunk = 64;             // tokens
 inline constexpr int kValueTile = 64;         // value channels of a warpgroup
+inline constexpr int kBlockKeys = 128;        // key channels of a block, at least
 inline constexpr int kMostSegments = 32;      // of a sequence
 inline constexpr double kMemoryShare = 0.92;  // of the copy rate that bulk copies reach
 inline constexpr std::int64_t kMostBlocks = std::numeric_limits<int>::max();  // of a launch

@@ -13,6 +13,7 @@ KernelSource gla_kernel(const GlaShape& shape, const std::string& input, const s
     return {.entry = "sm90/gla/kernel.cuh",
             .function = "sluice_gla",
             .definitions = {{"SLUICE_KEYS", std::to_string(shape.keys)},
+                            {"SLUICE_KEY_PARTS", std::to_string(shape.key_parts)},
                             {"SLUICE_MATH_GROUPS", std::to_string(shape.math_groups)},
                             {"SLUICE_TEAMS", std::to_string(shape.teams)},
                             {"SLUICE_STAGES", std::to_string(stages)},
@@ -78,7 +79,8 @@ const std::vector<ScalarChoice>& scalar_choices() {
 
 }  // namespace
 
-// What models run (data/workloads.json): bfloat16, K and V of 64 or 128. Mamba-2 with D per head,
+// What models run (data/workloads.json): bfloat16, K and V of 64 or 128, and GLA's K of 256 with V
+// of 512. Mamba-2 with D per head,
 // grouped heads and, at the size that most have, z; other gates without a skip, a value head a key
 // head, at K = 128 in blocks for many sequences and for few. Everything else is compiled on first
 // use, or by prepare().

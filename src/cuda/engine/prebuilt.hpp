@@ -11,14 +11,20 @@
 namespace sluice::cuda {
 
 /// What fits together in a GLA kernel: registers are exchanged among the roles, and stages fill
-/// shared memory (sm90/gla/config.cuh); float32 gates leave room for fewer.
+/// shared memory (sm90/gla/config.cuh); float32 gates leave room for fewer. `keys`: a block's; K
+/// above 128 is spread over `key_parts` blocks.
 struct GlaShape {
-    int keys, math_groups, teams, stages, stages_float32_gates, prepare_registers, math_registers;
+    int keys, key_parts, math_groups, teams;
+    int stages, stages_float32_gates;
+    int prepare_registers, math_registers;
     bool load_role;
 };
-inline constexpr GlaShape kGlaShapes[] = {{128, 2, 1, 2, 2, 96, 160, false},
-                                          {128, 1, 1, 3, 2, 128, 224, true},
-                                          {64, 1, 2, 3, 3, 128, 224, true}};
+inline constexpr GlaShape kGlaShapes[] = {
+    {128, 1, 2, 1, 2, 2, 96, 160, false},  // wide
+    {128, 1, 1, 1, 3, 2, 128, 224, true},  // narrow
+    {64, 1, 1, 2, 3, 3, 128, 224, true},   // small
+    {128, 2, 2, 1, 2, 2, 96, 160, false},  // two of the wide
+};
 
 /// `input` and `gate` as the header names them: kBFloat16, kFloat16; gates also kFloat32.
 [[nodiscard]] KernelSource gla_kernel(const GlaShape& shape, const std::string& input,

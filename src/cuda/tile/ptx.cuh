@@ -92,6 +92,37 @@ __device__ inline void allow_next_launch() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+// ---- clusters of blocks -------------------------------------------------------------------------
+
+__device__ inline u32 cluster_rank() {
+    u32 rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/// Every thread of the cluster that has not ended.
+__device__ inline void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+/// The address that block `rank` of the cluster has for what is at `address` here.
+__device__ inline u32 cluster_address(u32 address, u32 rank) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+/// Sixteen bytes to a cluster address; counted by the barrier at another one of the same block.
+__device__ inline void store_cluster(u32 to, u32 barrier, float a, float b, float c, float d) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5},"
+        " [%1];" ::"r"(to),
+        "r"(barrier), "f"(a), "f"(b), "f"(c), "f"(d)
+        : "memory");
+}
+/// At a barrier of another block. Orders reads before it, which is all that is asked of it here: a
+/// release to the cluster would cost a fence of the whole GPU.
+__device__ inline void arrive_cluster(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /// Barrier `id` among `threads` threads of the block.
 __device__ inline void named_barrier(u32 id, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

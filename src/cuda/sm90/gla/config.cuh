@@ -7,13 +7,17 @@ enum class InputType { kBFloat16, kFloat16 };
 enum class GateType { kBFloat16, kFloat16, kFloat32 };
 
 struct Config {
-    static constexpr int kKeys = SLUICE_KEYS;                    // 64 or 128; K padded
+    static constexpr int kKeys = SLUICE_KEYS;                    // of a block; 64 or 128
+    static constexpr int kKeyParts = SLUICE_KEY_PARTS;           // blocks that K is spread over
     static constexpr int kMathGroups = SLUICE_MATH_GROUPS;       // 64 value channels each
     static constexpr int kStages = SLUICE_STAGES;                // chunks in flight
     static constexpr InputType kInput = InputType::SLUICE_INPUT;
     static constexpr GateType kGate = GateType::SLUICE_GATE;
     /// First pass of a split sequence: only each segment's own state and decay.
     static constexpr bool kStateOnly = SLUICE_STATE_ONLY;
+    /// The blocks of a head's key channels are a cluster and add up their outputs; each stores the
+    /// sum for its share of the chunk's tokens.
+    static constexpr bool kClustered = kKeyParts > 1 && !kStateOnly;
 
     static constexpr int kChunk = 64;
     static constexpr int kBlock = 16;   // rows per decay anchor
@@ -30,7 +34,10 @@ struct Config {
     static constexpr int kThreads = kPrepareThreads + kMathThreads + kLoadThreads;
     static constexpr int kValueTile = 64 * kMathGroups;
 
+    static constexpr int kOutputTokens = kChunk / kKeyParts;  // of a chunk that a block stores
+
     static constexpr int kBoxBytes = 64 * 128;  // 64 tokens of 128 bytes
+    static constexpr int kOutputBytes = kOutputTokens * 128;
     static constexpr int kKeyBytes = kKeys / 64 * kBoxBytes;
     static constexpr int kValueBytes = kMathGroups * kBoxBytes;
     static constexpr int kGateBytes = kGate == GateType::kFloat32 ? 2 * kKeyBytes : kKeyBytes;
@@ -57,6 +64,7 @@ struct Config {
     static constexpr int kQueryOffset = kGateOffset + kGateBytes;
 
     static_assert(kKeys == 64 || kKeys == 128);
+    static_assert(kKeyParts == 1 || kKeyParts == 2);
     static_assert(kMathGroups == 1 || kMathGroups == 2);
     static_assert(kTeams == 1 || kTeams == 2);
     static_assert(kStages >= kTeams + 1);

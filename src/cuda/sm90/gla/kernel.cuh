@@ -8,6 +8,8 @@
 //   O^T = S^T q~^T + V^T A^T     S^T <- (S^T + V^T k~) diag(2^b_last)
 //
 // A block of threads has one sequence's head, a tile of value channels, and a segment of the chunks.
+// K above 128 is spread over a cluster of two blocks, half each: what is above holds for each half, and
+// O is the sum of theirs (math.cuh, exchange_output).
 //
 //   role      threads              does
 //   load      one thread, or one   q, k, v, g of a chunk by bulk copies, kStages chunks ahead
@@ -25,7 +27,13 @@
 #include "sm90/gla/math.cuh"
 #include "sm90/gla/prepare.cuh"
 
-extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
+#if SLUICE_KEY_PARTS > 1 && !SLUICE_STATE_ONLY
+#define SLUICE_CLUSTER __cluster_dims__(SLUICE_KEY_PARTS)
+#else
+#define SLUICE_CLUSTER
+#endif
+
+extern "C" __global__ void SLUICE_CLUSTER __launch_bounds__(sluice::gla::Config::kThreads, 1)
     sluice_gla(const __grid_constant__ sluice::gla::Params p) {
     using namespace sluice::gla;
     // Not aligned by arithmetic: the compiler would no longer know that it is shared memory.
@@ -41,10 +49,17 @@ extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
             s.slot_full[i].init(Config::kTeamThreads / 32 * kWarpArrivals);
             s.slot_empty[i].init(Config::kMathThreads / 32 * kWarpArrivals);
         }
+        if constexpr (Config::kClustered) {
+            for (Exchange& x : s.exchange) {
+                x.full.init(1);
+                x.empty.init(1);
+            }
+        }
         fence_barrier_init();
         s.task = decode_task(p);
     }
     __syncthreads();
+    if constexpr (Config::kClustered) cluster_barrier();  // the other's barriers are ready
     if constexpr (Config::kStateOnly) sluice::tile::allow_next_launch();
     if (threadIdx.x < Config::kPrepareThreads) {
         set_registers<Config::kPrepareRegisters, Config::kLaunchRegisters>();
@@ -55,5 +70,7 @@ extern "C" __global__ void __launch_bounds__(sluice::gla::Config::kThreads, 1)
     } else {
         set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
         if (threadIdx.x % 128 == 0) load_all(p, s);
+        __syncwarp();
     }
+    if constexpr (Config::kClustered) cluster_barrier();  // until then the other may write here
 }

@@ -18,13 +18,15 @@ __device__ inline void load_stage(const Params& p, Storage& s, int chunk, int st
     constexpr int kGateChannels = Config::kGate == GateType::kFloat32 ? 32 : 64;
 #pragma unroll
     for (int c = 0; c < Config::kKeys; c += kGateChannels) {
-        load(s.stage[stage].g + c / kGateChannels * Config::kBoxBytes, p.g, c, task.head);
+        load(s.stage[stage].g + c / kGateChannels * Config::kBoxBytes, p.g, task.first_key() + c,
+             task.head);
     }
 #pragma unroll
     for (int c = 0; c < Config::kKeys; c += 64) {
-        load(s.stage[stage].k + c / 64 * Config::kBoxBytes, p.k, c, task.key_head);
+        load(s.stage[stage].k + c / 64 * Config::kBoxBytes, p.k, task.first_key() + c, task.key_head);
         if constexpr (!Config::kStateOnly) {
-            load(s.stage[stage].q + c / 64 * Config::kBoxBytes, p.q, c, task.key_head);
+            load(s.stage[stage].q + c / 64 * Config::kBoxBytes, p.q, task.first_key() + c,
+                 task.key_head);
         }
     }
 #pragma unroll

@@ -35,9 +35,52 @@ __device__ inline void keep_state(State& state) {
     for (auto& part : state.part) keep(part);
 }
 
-/// O^T of a chunk to global memory, through shared memory.
+constexpr int kOutputRegisters = Exchange::kRegisters;
+
+/// Where K is spread over a cluster's two blocks, O is the sum of theirs. Each adds up and stores half
+/// of the chunk's tokens: this gives the other's away, of the segment's n-th chunk, and keeps its own.
+__device__ inline void exchange_output(Storage& s, const Fragment& at, int n, const float (&o)[32],
+                                       float (&own)[kOutputRegisters]) {
+    const bool upper = cluster_rank() != 0;
+    Exchange& x = s.exchange[at.group];
+    if (at.thread == 0) x.full.arrive_expect(Exchange::kBytes);
+    x.empty.wait((n + 1) & 1);
+    const u32 other = cluster_rank() ^ 1;
+    const u32 to = cluster_address(shared_address(&x.part[0][at.thread]), other);
+    const u32 barrier = cluster_address(shared_address(&x.full.word), other);
+    float away[kOutputRegisters];
+#pragma unroll
+    for (int i = 0; i < kOutputRegisters; ++i) {
+        own[i] = upper ? o[kOutputRegisters + i] : o[i];
+        away[i] = upper ? o[i] : o[kOutputRegisters + i];
+    }
+#pragma unroll
+    for (int i = 0; i < kOutputRegisters; i += 4) {
+        store_cluster(to + i / 4 * sizeof(x.part[0]), barrier, away[i], away[i + 1], away[i + 2],
+                      away[i + 3]);
+    }
+}
+
+/// Adds the other block's part.
+__device__ inline void add_other_output(Storage& s, const Fragment& at, int n,
+                                        float (&own)[kOutputRegisters]) {
+    Exchange& x = s.exchange[at.group];
+    x.full.wait(n & 1);
+    const u32 part = shared_address(x.part[0][at.thread]);
+#pragma unroll
+    for (int i = 0; i < kOutputRegisters; i += 4) {
+        const float4 add = load_shared_four(part + i / 4 * sizeof(x.part[0]));
+        own[i] += add.x;
+        own[i + 1] += add.y;
+        own[i + 2] += add.z;
+        own[i + 3] += add.w;
+    }
+}
+
+/// O^T of a chunk's tokens, or of the block's share of them, to global memory through shared memory.
+template <int kCount>
 __device__ inline void store_output(const Params& p, const Task& task, Storage& s,
-                                    const Fragment& at, int chunk, const float (&o)[32]) {
+                                    const Fragment& at, int chunk, const float (&o)[kCount]) {
     const u32 barrier = kMathBarrier + at.group;
     unsigned char* tile = s.o[at.group];
     if (at.thread == 0) wait_stores_read<0>();
@@ -50,7 +93,7 @@ __device__ inline void store_output(const Params& p, const Task& task, Storage& 
         return kHalf ? pack_fp16(a * p.scale, b * p.scale) : pack_bf16(a * p.scale, b * p.scale);
     };
 #pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    for (int n = 0; n < kCount / 4; n += 2) {
         const int token = n * 8 + lane / 16 * 8 + lane % 8;
         const u32 address =
             shared_address(tile) + token * 128 + ((value_chunk ^ (token & 7)) << 4);
@@ -60,10 +103,15 @@ __device__ inline void store_output(const Params& p, const Task& task, Storage& 
     }
     fence_async_proxy();
     named_barrier(barrier, 128);
+    if (Config::kClustered && at.thread == 0) {  // all have added it
+        arrive_cluster(
+            cluster_address(shared_address(&s.exchange[at.group].empty.word), cluster_rank() ^ 1));
+    }
     const int value = task.value_tile * Config::kValueTile + at.group * 64;
-    const int token = static_cast<int>(task.begin) + chunk * Config::kChunk;
-    const int valid = task.length - chunk * Config::kChunk;
-    if (task.packed && valid < Config::kChunk) {
+    const int first = chunk * Config::kChunk + task.first_output();
+    const int token = static_cast<int>(task.begin) + first;
+    const int valid = task.length - first;
+    if (task.packed && valid < Config::kOutputTokens) {
         // A bulk copy would write into the next sequence. Nothing of this is kept from chunk to chunk.
         for (int i = static_cast<int>(opaque(at.thread)); i < valid * 8; i += 128) {
             const int row = i / 8;
@@ -143,10 +191,15 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
             add_block(state, advance(v, n * 2048), advance(k, n * 2048));
         }
         product_commit();
+        [[maybe_unused]] float own[kOutputRegisters];  // of a clustered kernel
         if constexpr (!Config::kStateOnly) {
             product_wait<1>();
             keep(o);
-            store_output(p, task, s, at, chunk, o);
+            if constexpr (Config::kClustered) {
+                exchange_output(s, at.anew(), i, o, own);
+            } else {
+                store_output(p, task, s, at, chunk, o);
+            }
         }
         product_wait<0>();
         keep_state(state);
@@ -154,6 +207,10 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
         s.slot_empty[slot].arrive_warp();
         s.stage_empty[stage].arrive_warp();
         if (loads && chunk + Config::kStages < task.end) load_chunk(p, s, i + Config::kStages);
+        if constexpr (Config::kClustered) {
+            add_other_output(s, at.anew(), i, own);
+            store_output(p, task, s, at.anew(), chunk, own);
+        }
         if (chunk + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }
     if constexpr (Config::kStateOnly) {

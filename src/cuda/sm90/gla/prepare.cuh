@@ -12,7 +12,7 @@
 // chunk's end. A row block's path depends on no gate after its last row: causality holds bit for bit.
 #pragma once
 
-#include "sm90/gla/storage.cuh"
+#include "sm90/gla/state.cuh"
 
 namespace sluice::gla {
 
@@ -400,9 +400,7 @@ __device__ inline void store_segment_decay(const Params& p, const Task& task, co
     for (int t = 0; t < Config::kTeams; ++t) {
         all = all + reinterpret_cast<const float2*>(me.s.team[t].total[0][0])[me.pair];
     }
-    const long long row =
-        (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments + task.segment;
-    reinterpret_cast<float2*>(p.segment_decay + row * Config::kKeys)[me.pair] =
+    reinterpret_cast<float2*>(segment_decay(p, task, task.segment))[me.pair] =
         make_float2(exp2_fast(all.x), exp2_fast(all.y));
 }
 

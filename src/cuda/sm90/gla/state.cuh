@@ -19,11 +19,13 @@ struct Fragment {
     int group, thread;
     __device__ int row() const { return thread / 32 * 16 + thread % 32 / 4; }
     __device__ int column() const { return thread % 4 * 2; }
+    /// What follows from it is not kept from chunk to chunk.
+    __device__ Fragment anew() const { return {group, static_cast<int>(opaque(thread))}; }
 };
 
 __device__ inline StatePlace place_of(const Params& p, const Task& task, const Fragment& at) {
     return {task.head, task.value_tile * Config::kValueTile + at.group * 64 + at.row(), p.keys,
-            p.values, at.column()};
+            p.values, task.first_key() + at.column()};
 }
 
 /// The sequence's initial state.
@@ -44,8 +46,14 @@ __device__ inline float* segment_state(const Params& p, const Task& task, int se
         (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments + segment;
     return p.segment_state +
            ((row * p.value_tiles + task.value_tile) * Config::kMathGroups + at.group) * 64 *
-               Config::kKeys +
-           at.thread * 4;
+               Config::kKeys * Config::kKeyParts +
+           64 * task.first_key() + at.thread * 4;
+}
+/// What a segment decays the block's key channels by.
+__device__ inline float* segment_decay(const Params& p, const Task& task, int segment) {
+    const long long row =
+        (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments + segment;
+    return p.segment_decay + row * Config::kKeys * Config::kKeyParts + task.first_key();
 }
 
 /// state = state diag(decay) + the segment's own state; decay null: the segment's state alone.
@@ -80,10 +88,9 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
 #pragma unroll
     for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
     add_segment(segment_state(p, task, p.segments - 1, at), nullptr, at, state);
-    const long long row = (static_cast<long long>(task.sequence) * p.heads + task.head) * p.segments;
     for (int segment = 0; segment < task.segment; ++segment) {
-        add_segment(segment_state(p, task, segment, at),
-                    p.segment_decay + (row + segment) * Config::kKeys, at, state);
+        add_segment(segment_state(p, task, segment, at), segment_decay(p, task, segment), at,
+                    state);
     }
 }
 

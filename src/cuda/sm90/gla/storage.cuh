@@ -44,16 +44,36 @@ struct alignas(1024) SlotStorage {
 /// What a block of threads works on; in shared memory, for registers are few.
 struct Task {
     int sequence, head, key_head, value_tile, segment;
+    int key_part;       // the block's rank in its cluster
     int batch;          // coordinate of the tensor maps
     long long begin;    // first token of the sequence
     int length;         // tokens of the sequence
     int first, end;     // chunks of the segment
     bool packed;
+
+    /// Of the block's key channels.
+    __device__ int first_key() const {
+        return Config::kKeyParts == 1 ? 0 : key_part * Config::kKeys;
+    }
+    /// Of a chunk's tokens that the block stores.
+    __device__ int first_output() const {
+        return Config::kClustered ? key_part * Config::kOutputTokens : 0;
+    }
+};
+
+/// A part of O^T from the cluster's other block, for a math warpgroup that adds its own.
+struct alignas(16) Exchange {
+    static constexpr int kRegisters = Config::kOutputTokens / 2;  // of a thread
+    static constexpr u32 kBytes = kRegisters * 128 * sizeof(float);
+    float part[kRegisters / 4][Config::kClustered ? 128 : 1][4];
+    Barrier full;   // the part is here
+    Barrier empty;  // the other block's place for ours is free
 };
 
 struct alignas(1024) Storage {
     Stage stage[Config::kStages];
-    unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kBoxBytes];
+    unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kOutputBytes];
+    Exchange exchange[Config::kClustered ? Config::kMathGroups : 1];
     SlotStorage slot[Config::kTeams * Config::kSlots];
     TeamStorage team[Config::kTeams];
     Task task;
@@ -86,6 +106,7 @@ __device__ inline Task decode_task(const Params& p) {
         x /= base;
         return static_cast<int>(d);
     };
+    task.key_part = digit(Config::kKeyParts);
     task.value_tile = digit(p.value_tiles);
     task.segment = digit(launched_segments(p));
     task.head = digit(p.heads);
