@@ -26,7 +26,7 @@ if [ -z "${RUN_ONLY:-}" ]; then
     # The first chunks stay in shared memory and are read again and again.
     knock_out loads sm90/gla/load.cuh \
         's|^    load_stage(p, s, s.task.first + i, static_cast<int>(opaque(stage)));|    if (i < Config::kStages) load_stage(p, s, s.task.first + i, stage); else s.stage_full[stage].arrive();|'
-    knock_out stores sm90/gla/math.cuh 's|^ *store_output(p, task, s, [a-z]*, chunk, [a-z]*);||'
+    knock_out stores sm90/gla/math.cuh 's|^    const int value = task.value_tile .*|& if (p.tokens > 0) return;|'
     knock_out scores sm90/gla/prepare.cuh 's|^            scores.multiply(s.stage\[stage\].q, s.stage\[stage\].k, me.thread);|            for (float\& x : scores.x) x = 0.f;|'
     knock_out scaling sm90/gla/prepare.cuh 's|^            scale_rows(me, stage, me.totals(n, 0, me.block), sums);||'
     knock_out state_update sm90/gla/math.cuh 's|^            add_block(state, advance(v, n \* 2048), advance(k, n \* 2048));||'

@@ -51,6 +51,9 @@ KEYWORDS = TENSORS | OPTIONS | {"scale", "output_final_state", "stream"}
 # Of a declaration's items. All of it is one line: torch.compile writes it into comments of code.
 SEPARATOR = ";"
 
+# A flag that is set, as the library reads a setting's text.
+_TRUE = ("true", "1")
+
 # A normalised state comes as (state, key sum).
 _KEY_SUM = {"initial_state": "initial_key_sum", "final_state": "final_key_sum"}
 
@@ -70,8 +73,9 @@ class Form(NamedTuple):
 
     phase: str
     variant: str
-    settings: tuple[tuple[str, Any], ...]
-    options: tuple[tuple[str, Any], ...]
+    # Values as text: True, 1 and 1.0 are equal, and not the same argument.
+    settings: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, str], ...]
     read: tuple[str, ...]
     written: tuple[str, ...]
     results: tuple[str, ...]
@@ -87,18 +91,19 @@ class Request(NamedTuple):
     stream: int | None
 
 
-def _item(key: str, value: Any) -> str:
+def _with_text(name: str, value: Any) -> tuple[str, str]:
+    """A setting or option as it is declared."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if SEPARATOR in text or not text.isprintable():
-        raise Error("value", key.partition(".")[2], repr(text), f"printable, without {SEPARATOR}")
-    return f"{key}={text}"
+        raise Error("value", name, repr(text), f"printable, without {SEPARATOR}")
+    return name, text
 
 
 def text_of(form: Form) -> str:
     """The declaration of a form (python/src/declared_call.hpp)."""
     items = [f"phase={form.phase}", f"variant={form.variant}"]
-    items += [_item(f"setting.{name}", value) for name, value in form.settings]
-    items += [_item(f"option.{name}", value) for name, value in form.options]
+    items += [f"setting.{name}={value}" for name, value in form.settings]
+    items += [f"option.{name}={value}" for name, value in form.options]
     items += [f"tensor={name}" for name in form.read + form.written]
     items += [f"result={name}" for name in form.results]
     return SEPARATOR.join(items)
@@ -137,8 +142,8 @@ def _pairs_apart(name: str, value: tuple[Any, ...]) -> list[tuple[str, Any]]:
 
 
 # All of a call but its tensors, scale and stream, as its arguments come: quick to make and to look
-# up. Phase, operation, which inputs are given (a bit each, the last one's lowest), settings and
-# whether to report what ran; then the names of other tensors, (option, value), and
+# up. Phase, operation, which inputs are given (a bit each, the last one's lowest), settings, their
+# types and whether to report what ran; then the names of other tensors, (option, value, type), and
 # "output_final_state".
 Key = tuple[Any, ...]
 _WANTS_STATE = "output_final_state"
@@ -162,7 +167,8 @@ def taken_apart(
     if not tensors:
         accepted = f"the inputs of {operation.variant}"
         raise Error("missing", operation.inputs[0], "nothing", accepted)
-    key: list[Any] = [phase, operation, given, settings, report]
+    types = settings and tuple(map(type, settings))
+    key: list[Any] = [phase, operation, given, settings, types, report]
     scale = stream = None
     for keyword, value in keywords.items():
         if value is None:
@@ -177,7 +183,7 @@ def taken_apart(
                 key.append(keyword)
                 tensors.append(value)
         elif keyword in OPTIONS:
-            key.append((keyword, value))
+            key.append((keyword, value, type(value)))
         elif keyword == "scale":
             scale = float(value)
         elif keyword == _WANTS_STATE:
@@ -192,53 +198,38 @@ def taken_apart(
 
 def _names_in(key: Key) -> tuple[str, ...]:
     """The tensors' names, one a tensor."""
-    _, operation, given, _, _, *items = key
+    _, operation, given, _, _, _, *items = key
     inputs = [name for i, name in enumerate(reversed(operation.inputs)) if given >> i & 1]
     others = [item for item in items if type(item) is str and item != _WANTS_STATE]
     return tuple(inputs[::-1] + others)
 
 
 def _form_of(key: Key) -> Form:
-    phase, operation, _, settings, report, *items = key
+    phase, operation, _, settings, _, report, *items = key
     names = [twin for name in _names_in(key) for twin in _TWICE.get(name, (name,))]
     read = tuple([name for name in names if name not in WRITTEN])
     written = tuple([name for name in names if name in WRITTEN])
     pairs = zip(operation.settings, settings, strict=True)
-    chosen = tuple([pair for pair in pairs if pair[1] is not None])
-    options = tuple([item for item in items if type(item) is tuple])
+    chosen = tuple([_with_text(*pair) for pair in pairs if pair[1] is not None])
+    options = tuple([_with_text(*item[:2]) for item in items if type(item) is tuple])
     results = [] if "out" in written else ["out"]
     if _WANTS_STATE in items and "final_state" not in written:
         results.append("final_state")
-        if ("normalize", True) in chosen:
+        if dict(chosen).get("normalize", "").lower() in _TRUE:
             results.append("final_key_sum")
     if report:
         results.append("ran")
     return Form(phase, operation.variant, chosen, options, read, written, tuple(results))
 
 
-def _sorted(key: Key, tensors: list[Any], scale: float | None, stream: int | None) -> Request:
+def request_of(key: Key, tensors: list[Any], scale: float | None, stream: int | None) -> Request:
+    """What ``taken_apart`` returned, sorted."""
     read: list[Any] = []
     written: list[Any] = []
     for name, value in zip(_names_in(key), tensors, strict=True):
         for twin in _TWICE.get(name, (name,)):
             (written if twin in WRITTEN else read).append(value)
     return Request(_form_of(key), read, written, scale, stream)
-
-
-def request_of(
-    phase: str,
-    variant: str,
-    inputs: tuple[tuple[str, Any], ...],
-    settings: tuple[tuple[str, Any], ...],
-    keywords: Mapping[str, Any],
-    report: bool = False,
-) -> Request:
-    """Sorts the arguments of a call. ``None`` means not given."""
-    names, values = [name for name, _ in inputs], [value for _, value in inputs]
-    setting_names = tuple([name for name, _ in settings])
-    chosen = tuple([value for _, value in settings])
-    operation = Operation(variant, tuple(names), setting_names)
-    return _sorted(*taken_apart(phase, operation, values, chosen, keywords, report))
 
 
 def _run_arrays(request: Request) -> list[Any]:
@@ -294,22 +285,22 @@ def execute(request: Request) -> list[Any]:
     return _runners[kind](request) + request.written
 
 
-def execute_by_name(request: Request) -> dict[str, Any]:
-    """The same, by name."""
-    form = request.form
-    return dict(zip(form.results + form.written, execute(request), strict=True))
+class Places(NamedTuple):
+    """Where a call's results are among its results and then its tensors."""
+
+    out: int
+    final_state: int | None
+    final_key_sum: int | None
+    ran: int | None
 
 
-def _places(names: tuple[str, ...]) -> tuple[int, int | None, int | None]:
-    """Where output, final state and key sum are in an array of these names."""
-    state, key_sum = (
-        names.index(name) if name in names else None for name in ("final_state", "final_key_sum")
-    )
-    return names.index("out"), state, key_sum
+def _places(names: tuple[str, ...]) -> Places:
+    others = (names.index(name) if name in names else None for name in Places._fields[1:])
+    return Places(names.index("out"), *others)
 
 
 @functools.cache
-def declared(key: Key) -> tuple[int, int, tuple[int, int | None, int | None]]:
+def declared(key: Key) -> tuple[int, int, Places]:
     """The number of a call whose tensors cross in the order of its key, each once; how many results
     it has; and the places in these results and then the tensors."""
     form, names = _form_of(key), _names_in(key)
@@ -318,25 +309,48 @@ def declared(key: Key) -> tuple[int, int, tuple[int, int | None, int | None]]:
     return number, len(form.results), places
 
 
-def run(
+def _made(
     phase: str,
     operation: Operation,
-    inputs: tuple[Any, ...],
+    inputs: Sequence[Any],
     settings: tuple[Any, ...],
     keywords: Mapping[str, object],
-) -> tuple[Any, Any]:
-    """``(o, final_state)``; ``final_state`` is ``None`` where nobody asked for it."""
-    key, tensors, scale, stream = taken_apart(phase, operation, inputs, settings, keywords, False)
+    report: bool,
+) -> tuple[list[Any], Places]:
+    """Runs a call."""
+    key, tensors, scale, stream = taken_apart(phase, operation, inputs, settings, keywords, report)
     is_direct = _direct.get(type(tensors[0]))
     if is_direct is not None and is_direct(tensors):
         number, count, places = declared(key)
         returned = checked(native().call(number, scale, stream, *tensors))
-        made = [returned, *tensors] if count == 1 else results_of(count, returned) + tensors
-    else:
-        request = _sorted(key, tensors, scale, stream)
-        made = execute(request)
-        places = _places(request.form.results + request.form.written)
-    out, state, key_sum = places
+        return ([returned] if count == 1 else results_of(count, returned)) + tensors, places
+    request = request_of(key, tensors, scale, stream)
+    return execute(request), _places(request.form.results + request.form.written)
+
+
+def run(
+    phase: str,
+    operation: Operation,
+    inputs: Sequence[Any],
+    settings: tuple[Any, ...],
+    keywords: Mapping[str, object],
+) -> tuple[Any, Any]:
+    """``(o, final_state)``; ``final_state`` is ``None`` where nobody asked for it."""
+    made, (out, state, key_sum, _) = _made(phase, operation, inputs, settings, keywords, False)
     if state is None:
         return made[out], None
     return made[out], made[state] if key_sum is None else (made[state], made[key_sum])
+
+
+def run_reporting(
+    phase: str,
+    operation: Operation,
+    inputs: Sequence[Any],
+    settings: tuple[Any, ...],
+    keywords: Mapping[str, object],
+) -> tuple[Any, Any, str]:
+    """The same, and what ran: back end, kernel and precision."""
+    made, (out, state, key_sum, ran) = _made(phase, operation, inputs, settings, keywords, True)
+    assert ran is not None  # it was asked for
+    final = None if state is None else made[state]
+    return made[out], final if key_sum is None else (final, made[key_sum]), str(made[ran])

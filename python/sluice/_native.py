@@ -10,6 +10,10 @@ from typing import Any
 
 from ._error import Error
 
+# Of an error's text, between its fields (python/src/bindings.cpp).
+_SEPARATOR = "\x1f"
+_ERROR = "error" + _SEPARATOR
+
 _FUNCTIONS = ("_declare", "_call", "_outputs", "_variants", "_cuda_device_count")
 
 
@@ -32,8 +36,8 @@ def native() -> SimpleNamespace:
 
 def checked(returned: Any) -> Any:
     """What a function returned, unless it is the text of an error: raises that."""
-    if isinstance(returned, str):
-        raise Error(*returned.split("\x1f", 4)[1:])
+    if isinstance(returned, str) and returned.startswith(_ERROR):
+        raise Error(*returned.split(_SEPARATOR, 4)[1:])
     return returned
 
 

@@ -28,7 +28,7 @@ def _refuse_gradient(request: Request) -> None:
             )
 
 
-def _is_traced(tensor: torch.Tensor) -> bool:
+def is_traced(tensor: torch.Tensor) -> bool:
     """Whether somebody other than the device is to see the call."""
     return (
         torch.compiler.is_compiling()
@@ -60,7 +60,7 @@ def run(request: Request) -> list[Any]:
     """The results, in the order of the form's."""
     if torch.is_grad_enabled():
         _refuse_gradient(request)
-    if _is_traced(request.read[0]):
+    if is_traced(request.read[0]):
         return _run_traced(request)
     form, tensors = request.form, request.read + request.written
     returned = native().call(number_of(form), request.scale, request.stream, *tensors)

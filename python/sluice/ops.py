@@ -130,6 +130,20 @@ _KDA = Operation(
     ("q", "k", "v", "g", "beta", "g_raw", "A_log", "dt_bias"),
     ("lower_bound", "qk_l2norm", "beta"),
 )
+OPERATIONS = {
+    operation.variant: operation
+    for operation in (
+        _LINEAR,
+        _RETENTION,
+        _LIGHTNING,
+        _SIMPLE_GLA,
+        _GLA,
+        _MAMBA2,
+        _DELTA_RULE,
+        _GATED_DELTA_RULE,
+        _KDA,
+    )
+}
 
 
 def linear(

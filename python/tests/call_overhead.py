@@ -4,8 +4,8 @@
 
 Parts of a call: taking the arguments apart in Python, crossing into the library with the whole call
 there (with and without a fresh output), all. On a GPU the queue is drained between batches, so that
-the host is what is measured; two calls of PyTorch's own are beside it. On a CPU the work itself is
-in it: next to none.
+the host is what is measured; the peers' functions, as ``sluice.compat`` has them, and two calls of
+PyTorch's own are beside it. On a CPU the work itself is in it: next to none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 
 from sluice import _call, _native, ops
+from sluice.compat import fla, mamba_ssm
 
 CALLS, BATCHES = 200, 40
 
@@ -53,6 +54,32 @@ def measure(function: Callable[..., object], inputs: dict, state, wait) -> None:
     report(f"{name}: all, output given", lambda: function(*values, **keywords, **given), wait)
 
 
+def measure_compat(zeros: Callable[..., torch.Tensor], H: int, K: int, wait) -> None:
+    """Prints one line per function of the peers'; the step updates its state in place."""
+    q, k, v, g = (zeros(1, 64, H, K) for _ in range(4))
+    report("fla.chunk_gla: all", lambda: fla.chunk_gla(q, k, v, g), wait)
+    q1, k1, v1, g1 = (x[:, :1] for x in (q, k, v, g))
+    state, common = zeros(1, H, K, K, dtype=torch.float32), {"output_final_state": True}
+    step = fla.fused_recurrent_gla
+    report(
+        "fla.fused_recurrent_gla, with states: all",
+        lambda: step(q1, k1, v1, g1, initial_state=state, **common),
+        wait,
+    )
+    x, dt, pair = zeros(1, 64, H, 64), zeros(1, 64, H), [zeros(1, 64, 1, K) for _ in range(2)]
+    A, bias = (zeros(H, dtype=torch.float32) for _ in range(2))
+    scan = mamba_ssm.mamba_chunk_scan_combined
+    keywords = {"D": bias, "dt_bias": bias, "dt_softplus": True}
+    report("mamba_chunk_scan_combined: all", lambda: scan(x, dt, A, *pair, 64, **keywords), wait)
+    channels = bias[:, None].expand(H, 64)
+    one = (x[:, 0], dt[:, 0, :, None].expand(1, H, 64), A[:, None, None].expand(H, 64, K))
+    one += tuple(y[:, 0] for y in pair)
+    keywords |= {"D": channels, "dt_bias": channels}
+    state = zeros(1, H, 64, K, dtype=torch.float32)
+    update = mamba_ssm.selective_state_update
+    report("selective_state_update: all", lambda: update(state, *one, **keywords), wait)
+
+
 def main() -> None:
     """A decode step of one token, and prefills of one chunk."""
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
@@ -75,6 +102,7 @@ def main() -> None:
         inputs = {"x": zeros(1, 64, H, 64), "dt": zeros(1, 64, H), "A": A, "B": B, "C": C}
         inputs |= {"D": D, "z": None, "dt_bias": dt_bias}
         measure(ops.mamba2, inputs, zeros(1, H, 64, K, dtype=torch.float32), wait)
+        measure_compat(zeros, H, K, wait)
         x, o = zeros(1, 64, H, K), zeros(1, 64, H, K)
         report("torch.empty_like", lambda: torch.empty_like(x), wait)
         report("torch.add(out=)", lambda: torch.add(x, x, out=o), wait)

@@ -5,6 +5,7 @@ test_fla_itself.py.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import types
@@ -16,18 +17,22 @@ from conftest import FLOAT32, error
 from sluice import ops
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-from sluice.compat import fla  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from sluice.compat import _stand_in, fla  # noqa: E402
+from sluice.compat._tolerances import TOO_COARSE  # noqa: E402
 
 HAS_FLA = importlib.util.find_spec("fla") is not None
 
 B, T, H, HV, K, V = 2, 67, 2, 4, 16, 24
-FUNCTIONS = sorted(set(fla.__all__) - {"Ran", "clear_log", "install", "log", "uninstall"})
+FUNCTIONS = sorted(fla._package.names())
 
 
 @pytest.fixture(autouse=True)
 def forget():
     fla.clear_log()
     yield
+    fla.allow(coarse=False, slow=False)
     fla.uninstall()
 
 
@@ -112,6 +117,16 @@ def test_gla(name, first):
             backend="oracle",
             state_layout="value-first" if first else None,
         ),
+    )
+
+
+def test_the_older_name_of_state_v_first():
+    x = make(H)
+    arguments = (x["q"], x["k"], x["v"], x["gk"])
+    common = {"initial_state": x["h0"].transpose(2, 3), "output_final_state": True}
+    older = fla.fused_recurrent_gla(*arguments, **common, transpose_state_layout=True)
+    torch.testing.assert_close(
+        older, fla.fused_recurrent_gla(*arguments, **common, state_v_first=True), rtol=0, atol=0
     )
 
 
@@ -328,6 +343,7 @@ REFUSED = [
     ("chunk_gated_delta_rule", {"cp_context": object()}, "context parallelism"),
     ("chunk_kda", {"return_intermediate_states": True}, "return_intermediate_states"),
     ("chunk_retention", {"surprise": 1}, "surprise"),
+    ("fused_recurrent_gla", {"state_v_first": True, "transpose_state_layout": False}, "older name"),
 ]
 
 
@@ -358,6 +374,7 @@ def fake_fla(monkeypatch):
     for home in ["fla", "fla.ops", *sorted(set(homes.values()))]:
         modules[home] = types.ModuleType(home)
         modules[home].__path__ = []
+        modules[home].__spec__ = importlib.machinery.ModuleSpec(home, None)
         monkeypatch.setitem(sys.modules, home, modules[home])
     for name, home in homes.items():
         setattr(modules[home], name, lambda *args, _name=name, **kwargs: (_name, "theirs"))
@@ -365,7 +382,10 @@ def fake_fla(monkeypatch):
     user.renamed = modules["fla.ops.gla"].chunk_gla
     monkeypatch.setitem(sys.modules, user.__name__, user)
     monkeypatch.setattr(fla._package, "_originals", {})
-    return user
+    is_installed = _stand_in._is_installed
+    is_installed.cache_clear()
+    yield user
+    is_installed.cache_clear()
 
 
 @pytest.mark.parametrize("name, extra, reason", REFUSED)
@@ -389,6 +409,91 @@ def test_what_the_library_refuses_goes_to_the_original(fake_fla):
     assert fla.chunk_gla(x["q"], x["k"], x["v"], x["gk"].to(torch.complex64))[1] == "theirs"
     [(ran, _)] = fla.log().items()
     assert ran.reason.startswith("g: got")
+
+
+def on_a_gpu(dtype):
+    """A tensor as on a GPU, without one: only its description."""
+    return torch.empty(1, 65, 2, 64, dtype=dtype, device="cuda")
+
+
+@pytest.mark.parametrize("name, dtype", TOO_COARSE, ids=str)
+def test_what_is_too_coarse_for_the_originals_test_goes_to_it(fake_fla, name, dtype):
+    with FakeTensorMode():
+        x = on_a_gpu(dtype)
+        arguments = {"q": x, "k": x, "v": x, "normalize": False}
+        assert getattr(fla, name)(**arguments) == (name, "theirs")
+        [ran] = fla.log()
+        assert (ran.kernel, ran.reason) == ("original", TOO_COARSE[name, dtype])
+        assert "1e-3" in ran.reason and "allow(coarse=True)" in ran.reason
+        fla.allow(coarse=True)
+        assert getattr(fla, name)(**arguments)[0].shape == x.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_linear_attention_runs_here(fake_fla, dtype):
+    """Other dtypes, the forms that are computed in float32, and the CPU, which always does that."""
+    with FakeTensorMode():
+        x = on_a_gpu(dtype)
+        if dtype != torch.float16:
+            assert fla.chunk_linear_attn(x, x, x, normalize=False)[0].shape == x.shape
+        assert fla.chunk_linear_attn(x, x, x)[0].shape == x.shape
+        assert fla.fused_recurrent_linear_attn(x, x, x)[0].shape == x.shape
+    assert {ran.kernel for ran in fla.log()} == {"traced"}
+    x = make(H)
+    q, k, v = (x[n].to(dtype) for n in "qkv")
+    o, _ = fla.chunk_linear_attn(q, k, v, normalize=False)
+    expected, _ = ops.linear(q, k, v, backend="oracle", out=torch.empty(v.shape))
+    assert error(o.float(), expected) < (4e-3 if dtype == torch.bfloat16 else 1e-3)
+
+
+@pytest.mark.parametrize(
+    "device, tokens, allowed, left",
+    [
+        ("cuda", 65, False, True),
+        ("cuda", 64, False, False),
+        ("cuda", 65, True, False),
+        ("cpu", 65, False, False),
+    ],
+)
+def test_what_may_be_too_slow_here(fake_fla, monkeypatch, device, tokens, allowed, left):
+    monkeypatch.setattr(_stand_in, "is_traced", lambda x: False)
+    x = types.SimpleNamespace(is_cuda=device == "cuda", shape=(1, tokens, 2, 64))
+    fla.allow(slow=allowed)
+    assert fla._package._leaves_slow(x) == left
+
+
+def test_nothing_is_too_slow_without_an_original_or_while_tracing(fake_fla, monkeypatch):
+    with FakeTensorMode():
+        assert not fla._package._leaves_slow(on_a_gpu(torch.half))
+    monkeypatch.setattr(_stand_in, "is_traced", lambda x: False)
+    monkeypatch.setattr(_stand_in, "_is_installed", lambda package: False)
+    x = types.SimpleNamespace(is_cuda=True, shape=(1, 65, 2, 64))
+    assert not fla._package._leaves_slow(x)
+
+
+def test_what_is_too_slow_here_goes_to_the_original(fake_fla, monkeypatch):
+    """Whole sequences that no tensor-core kernel takes; steps are never asked."""
+    run, asked = _stand_in.run_reporting, []
+
+    def without_tensor_cores(phase, operation, tensors, settings, keywords):
+        asked.append(keywords.get("algorithm"))
+        if keywords.get("algorithm") == "chunked":
+            raise sluice.Error("unsupported", "backend", "none", "cuda: gla: K = 60")
+        return run(phase, operation, tensors, settings, keywords)
+
+    monkeypatch.setattr(_stand_in, "run_reporting", without_tensor_cores)
+    monkeypatch.setattr(_stand_in.Package, "_leaves_slow", lambda self, x: True)
+    x = make(H)
+    arguments = (x["q"], x["k"], x["v"], x["gk"])
+    assert fla.chunk_gla(*arguments)[1] == "theirs"
+    [ran] = fla.log()
+    assert ran.kernel == "original" and ran.reason.endswith("(allow(slow=True)): cuda: gla: K = 60")
+    assert fla.fused_recurrent_gla(*arguments)[1] is None
+    assert asked == ["chunked", None]
+    # Other refusals keep their own reason.
+    monkeypatch.setattr(_stand_in, "run_reporting", run)
+    assert fla.chunk_gla(*arguments[:3], x["g"])[1] == "theirs"
+    assert any(ran.reason.startswith("g: got") for ran in fla.log())
 
 
 def test_install_and_uninstall(fake_fla):

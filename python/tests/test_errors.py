@@ -79,6 +79,52 @@ def test_refusals(change, code, argument):
     assert (refused.code, refused.argument) == (code, argument), str(refused)
 
 
+@pytest.fixture(params=["arrays", "tensors"])
+def convert(request):
+    """Calls of arrays and of tensors take different ways to the library."""
+    if request.param == "arrays":
+        return dict
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return lambda inputs: {name: torch.from_numpy(x) for name, x in inputs.items()}
+
+
+# True, 1 and 1.0 are equal and hash alike, and calls are looked up by their options and settings.
+@pytest.mark.parametrize(
+    "name, good, bad",
+    [
+        ("batch_invariant", True, (1, 1.0)),
+        ("validate", False, (0, 0.0)),
+        ("chunk", 16, (16.0,)),
+        ("threads", 1, (True, 1.0)),
+    ],
+)
+def test_what_equals_a_good_option_is_not_one(convert, name, good, bad):
+    inputs = convert(inputs_of(GLA, T=6))
+    call(GLA, inputs, **{name: good})
+    for value in bad:
+        refused = refusal(call, GLA, inputs, **{name: value})
+        assert (refused.code, refused.argument) == ("value", name)
+    call(GLA, inputs, **{name: good})
+
+
+@pytest.mark.parametrize(
+    "op, settings, name, bad",
+    [
+        ("linear", {"normalize": True}, "normalize", 1.0),
+        ("linear", {"normalize": False}, "normalize", 0.0),
+        ("delta_rule", {"qk_l2norm": True}, "qk_l2norm", 1.0),
+        ("lightning", {"layer_idx": 1, "num_layers": 8}, "layer_idx", True),
+    ],
+)
+def test_what_equals_a_good_setting_is_not_one(convert, op, settings, name, bad):
+    gates = ("beta",) if op == "delta_rule" else ()
+    inputs = convert(inputs_of(Case(op, gates), T=6))
+    call(Case(op, gates, settings), inputs)
+    refused = refusal(call, Case(op, gates, {**settings, name: bad}), inputs)
+    assert (refused.code, refused.argument) == ("value", name)
+    call(Case(op, gates, settings), inputs)
+
+
 def test_settings_are_checked():
     kda = Case("kda", ("g_raw", "A_log", "dt_bias", "beta"), {"lower_bound": -9.0})
     assert refusal(call, kda, inputs_of(kda)).argument == "lower_bound"

@@ -8,6 +8,7 @@ import pytest
 import sluice
 from conftest import FLOAT32, Case, call, error, inputs_of
 from sluice import ops
+from sluice._call import request_of, run_reporting, taken_apart, text_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -76,6 +77,22 @@ def test_calls_that_differ_in_one_argument():
             assert (state is None) == (state_ref is None), given
             if state is not None:
                 np.testing.assert_array_equal(state, state_ref, err_msg=str(given))
+
+
+@pytest.mark.parametrize(
+    "convert", [dict, lambda x: {n: torch.from_numpy(a) for n, a in x.items()}]
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_what_ran_is_reported(convert, given):
+    """Also as a call's only result, where the output is given."""
+    arrays = convert({**inputs_of(GLA, T=6), "out": np.empty((2, 6, 4, 24), np.float32)})
+    out = arrays.pop("out")
+    operation = ops.OPERATIONS["gla"]
+    values, keywords = tuple(arrays.values()), {"out": out} if given else {}
+    o, state, ran = run_reporting("prefill", operation, values, (), keywords)
+    assert ran.split()[0] == "cpu" and ran.split()[2] == "float32" and state is None
+    assert (o is out) == given
+    np.testing.assert_array_equal(np.asarray(o), np.asarray(ops.gla(*values)[0]))
 
 
 def test_steps_in_place():
@@ -217,31 +234,30 @@ def test_fakes_know_the_precision(precision):
     assert (fake.shape, fake.dtype) == (real.shape, real.dtype)
 
 
-def test_the_operators_pass_torchs_own_checks():
-    from sluice._call import request_of, text_of
+def request(case: Case, phase: str = "prefill", T: int = 4, **keywords):
+    """A call as the package's own parts pass it on."""
+    inputs = tensors_of(case, T=T)
+    operation = ops.OPERATIONS[case.op]
+    values = [inputs.get(name) for name in operation.inputs]
+    settings = tuple(case.settings.get(name) for name in operation.settings)
+    return request_of(*taken_apart(phase, operation, values, settings, keywords, False))
 
-    inputs = tensors_of(GLA, T=4)
-    request = request_of("prefill", "gla", tuple(inputs.items()), (), {"output_final_state": True})
-    torch.library.opcheck(torch.ops.sluice.run.default, (text_of(request.form), None, request.read))
+
+def test_the_operators_pass_torchs_own_checks():
+    made = request(GLA, output_final_state=True)
+    torch.library.opcheck(torch.ops.sluice.run.default, (text_of(made.form), None, made.read))
     state = torch.zeros(2, 4, 16, 24)
-    keywords = {"state": state, "out": torch.empty(2, 4, 4, 24)}
-    request = request_of("decode", "gla", tuple(inputs.items()), (), keywords)
+    made = request(GLA, "decode", state=state, out=torch.empty(2, 4, 4, 24))
     # A state in place is both read and written, which the checks' copies would part.
-    request = request._replace(read=[*request.read[:-1], state.clone()])
     torch.library.opcheck(
         torch.ops.sluice.run_into.default,
-        (text_of(request.form), None, request.read, request.written),
+        (text_of(made.form), None, [*made.read[:-1], state.clone()], made.written),
     )
 
 
 def test_a_declaration_is_one_line(case):
     """torch.compile writes it into comments of the code that it generates."""
-    from sluice._call import request_of, text_of
-
-    inputs = tuple(tensors_of(case, T=4).items())
-    settings = tuple(case.settings.items())
-    request = request_of("prefill", case.op, inputs, settings, {"output_final_state": True})
-    assert text_of(request.form).isprintable()
+    assert text_of(request(case, output_final_state=True).form).isprintable()
 
 
 def test_errors_cross_the_operators(compiled):

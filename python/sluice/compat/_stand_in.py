@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import logging
 import sys
 from collections import Counter
@@ -13,11 +14,16 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from .._call import execute_by_name, request_of
+from .._call import run_reporting
 from .._error import Error
+from .._torch import is_traced
+from ..ops import OPERATIONS
+from ._tolerances import TOO_COARSE
 
 _logger = logging.getLogger("sluice.compat")
 _WHOLE_CALL = "call"  # the argument of errors that are about no single one
+_FEW_TOKENS = 64
+_TOKEN_BY_TOKEN = f"over {_FEW_TOKENS} tokens without a tensor-core kernel (allow(slow=True))"
 
 
 class Ran(NamedTuple):
@@ -56,6 +62,8 @@ class Package:
         self._ours: dict[str, Callable[..., Any]] = {}
         self._originals: dict[str, Callable[..., Any]] = {}
         self._log: Counter[Ran] = Counter()
+        self._allows_coarse = False
+        self._allows_slow = False
 
     def stands_for(self, home: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorates a stand-in for the function of the same name in the module ``home``."""
@@ -107,6 +115,58 @@ class Package:
         for name, original in self._originals.items():
             _replace(self._ours[name], original)
 
+    def allow(self, *, coarse: bool | None = None, slow: bool | None = None) -> None:
+        """Which calls on a GPU run here although the original does them better; at first none.
+        ``None`` leaves it as it is.
+
+        Args:
+            coarse: those whose products, of operands rounded to bfloat16, miss the tolerance of the
+                package's own tests.
+            slow: those of more than 64 tokens that have no tensor-core kernel here and would go
+                token by token. (Without the package they do.)
+        """
+        self._allows_coarse = self._allows_coarse if coarse is None else coarse
+        self._allows_slow = self._allows_slow if slow is None else slow
+
+    def decline_coarse(self, name: str, values: torch.Tensor) -> None:
+        """Leaves a call that is too coarse to the original."""
+        reason = TOO_COARSE.get((name, values.dtype))
+        if reason is not None and values.is_cuda and not self._allows_coarse:
+            raise declined(reason)
+
+    def call(
+        self,
+        phase: str,
+        variant: str,
+        inputs: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        **keywords: Any,
+    ) -> tuple[Any, Any, str]:
+        """Runs a call: its output, its final state (normalised: with the key sum) and what ran."""
+        operation = OPERATIONS[variant]
+        tensors = [inputs.get(name) for name in operation.inputs]
+        chosen = tuple([settings.get(name) for name in operation.settings])
+        if phase == "decode" or not self._leaves_slow(tensors[0]):
+            return run_reporting(phase, operation, tensors, chosen, keywords)
+        # On a GPU only kernels with tensor cores are chunked: where there is none, it is refused.
+        keywords["algorithm"] = "chunked"
+        try:
+            return run_reporting(phase, operation, tensors, chosen, keywords)
+        except Error as error:
+            if error.argument != "backend":
+                raise
+            raise declined(f"{_TOKEN_BY_TOKEN}: {error.accepted}") from None
+
+    def _leaves_slow(self, x: Any) -> bool:
+        """Whether the original is to run the call if this library would go token by token."""
+        return (
+            x.is_cuda
+            and x.shape[1] > _FEW_TOKENS
+            and not self._allows_slow
+            and not is_traced(x)  # there it would be an error
+            and _is_installed(self._name)
+        )
+
     def log(self) -> dict[Ran, int]:
         """How often what ran, and why not ours, since the start or ``clear_log``. Calls inside
         compiled graphs are not counted.
@@ -149,6 +209,11 @@ class Package:
             return original(*args, **kwargs)
 
 
+@functools.cache
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
 def _replace(old: Callable[..., Any], new: Callable[..., Any]) -> None:
     for module in list(sys.modules.values()):
         # Without getattr(): modules that load lazily would.
@@ -186,18 +251,3 @@ def decline_unknown(kwargs: dict[str, Any], ignored: Iterable[str] = ()) -> None
     for name, value in kwargs.items():
         if name not in ignored and value is not None:
             raise declined(f"the keyword argument {name}")
-
-
-def call(
-    phase: str,
-    variant: str,
-    inputs: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    **keywords: Any,
-) -> tuple[dict[str, Any], str]:
-    """Runs a call: its results by name, and the kernel that made them."""
-    request = request_of(
-        phase, variant, tuple(inputs.items()), tuple(settings.items()), keywords, report=True
-    )
-    made = execute_by_name(request)
-    return made, str(made["ran"])

@@ -3,8 +3,9 @@
 Signatures, layouts and return values are theirs: ``q, k [B, T, H, K]``, ``v [B, T, HV, V]``, states
 ``[N, HV, K, V]`` (``[N, HV, V, K]`` with ``state_v_first``), the final state float32 or ``None``.
 A call that this library refuses (value-channel gates, reverse scans, gradients, context
-parallelism, …) is left to the original; :func:`log` says which, and why. Without
-flash-linear-attention such a call raises ``sluice.Error``.
+parallelism, …) is left to the original, and so is one that the original does better
+(:func:`allow`); :func:`log` says which, and why. Without flash-linear-attention a refused call
+raises ``sluice.Error``.
 
 :func:`install` makes an existing program use these functions, :func:`uninstall` undoes it.
 """
@@ -18,13 +19,14 @@ import torch
 from torch import Tensor
 
 from ._fla_registry import FlaRegistry
-from ._stand_in import Package, Ran, call, decline_if, decline_unknown
+from ._stand_in import Package, Ran, decline_if, decline_unknown
 
 Result = tuple[tuple[Tensor, Any], str]
 
 _package = Package("fla", FlaRegistry())
 install = _package.install
 uninstall = _package.uninstall
+allow = _package.allow
 log = _package.log
 clear_log = _package.clear_log
 
@@ -41,7 +43,7 @@ def _run(
     cu_seqlens: Tensor | None,
     state_v_first: bool = False,
 ) -> Result:
-    made, ran = call(
+    o, state, ran = _package.call(
         phase,
         variant,
         inputs,
@@ -52,13 +54,14 @@ def _run(
         cu_seqlens=cu_seqlens,
         state_layout="value-first" if state_v_first else "key-first",
     )
-    state = made.get("final_state")
-    return (made["out"], None if state is None else state.float()), ran
+    return (o, None if state is None else state.float()), ran
 
 
 def _layout(kwargs: dict[str, Any], state_v_first: bool) -> bool:
-    """``state_v_first``, also under its older name."""
-    return bool(kwargs.pop("transpose_state_layout", None) or state_v_first)
+    """``state_v_first``, also under its older name; the original refuses both at once."""
+    older = kwargs.pop("transpose_state_layout", None)
+    decline_if({"both state_v_first and its older name": state_v_first and older is not None})
+    return bool(older or state_v_first)
 
 
 def _beta_form(use_sigmoid: bool, allow_negative: bool) -> str:
@@ -95,7 +98,7 @@ def _linear(
     state, z = initial_state if isinstance(initial_state, tuple) else (initial_state, None)
     if state is not None and z is None:
         z = state.new_zeros((state.shape[0], 1, *state.shape[1:3]))
-    made, ran = call(
+    o, (final, key_sum), ran = _package.call(
         phase,
         "linear",
         inputs,
@@ -106,8 +109,7 @@ def _linear(
         output_final_state=True,
         cu_seqlens=cu_seqlens,
     )
-    final = made["final_state"].float() if output_final_state else None
-    return (made["out"], (final, made["final_key_sum"].unsqueeze(1))), ran
+    return (o, (final.float() if output_final_state else None, key_sum.unsqueeze(1))), ran
 
 
 @_package.stands_for("fla.ops.linear_attn")
@@ -121,7 +123,12 @@ def chunk_linear_attn(
     normalize: bool = True,
     cu_seqlens: Tensor | None = None,
 ) -> Result:
-    """``S_t = S_{t-1} + k_t v_t^T``; normalised by ``scale q_t . sum(k) + 1e-10``."""
+    """``S_t = S_{t-1} + k_t v_t^T``; normalised by ``scale q_t . sum(k) + 1e-10``.
+
+    Not normalised in float16 on a GPU, the original runs: :func:`allow`.
+    """
+    if not normalize:  # normalised, all of it is float32
+        _package.decline_coarse("chunk_linear_attn", v)
     return _linear(
         "prefill", q, k, v, scale, initial_state, output_final_state, normalize, cu_seqlens
     )
@@ -694,4 +701,12 @@ def fused_recurrent_kda(
     )
 
 
-__all__ = ["Ran", "clear_log", "install", "log", "uninstall", *sorted(_package.names())]
+__all__ = [
+    "Ran",
+    "allow",
+    "clear_log",
+    "install",
+    "log",
+    "uninstall",
+    *sorted(_package.names()),
+]

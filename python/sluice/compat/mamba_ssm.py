@@ -1,7 +1,8 @@
 """Mamba-2's two functions of mamba_ssm (2.3), with their signatures and return values.
 
 A call that this library refuses (``seq_idx``, a decay per channel, gradients, …) is left to the
-original; :func:`log` says which, and why. :func:`install` makes an existing program use them.
+original, and so is one that the original does better (:func:`allow`); :func:`log` says which, and
+why. :func:`install` makes an existing program use them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ._stand_in import Package, Ran, call, decline_if
+from ._stand_in import Package, Ran, decline_if
 
 _package = Package("mamba_ssm")
 install = _package.install
 uninstall = _package.uninstall
+allow = _package.allow
 log = _package.log
 clear_log = _package.clear_log
 
@@ -50,7 +52,7 @@ def mamba_chunk_scan_combined(
             "cu_seqlens": cu_seqlens is not None,
         }
     )
-    made, ran = call(
+    o, state, ran = _package.call(
         "prefill",
         "mamba2",
         {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias},
@@ -58,7 +60,7 @@ def mamba_chunk_scan_combined(
         initial_state=initial_states,
         output_final_state=return_final_states,
     )
-    return ((made["out"], made["final_state"]) if return_final_states else made["out"]), ran
+    return ((o, state) if return_final_states else o), ran
 
 
 def _is_expanded(tensor: Tensor | None, *dims: int) -> bool:
@@ -95,17 +97,17 @@ def selective_state_update(
     )
     inputs = {
         "x": x.unsqueeze(1),
-        "dt": dt[..., 0].unsqueeze(1),
-        "A": A[..., 0, 0],
+        "dt": dt.select(-1, 0).unsqueeze(1),
+        "A": A.select(-1, 0).select(-1, 0),
         "B": (B if B.ndim == 3 else B.unsqueeze(1)).unsqueeze(1),
         "C": (C if C.ndim == 3 else C.unsqueeze(1)).unsqueeze(1),
         "D": D,
         "z": None if z is None else z.unsqueeze(1),
-        "dt_bias": None if dt_bias is None else dt_bias[..., 0],
+        "dt_bias": None if dt_bias is None else dt_bias.select(-1, 0),
     }
     # Unlike the scan, the step has no limits of dt: without softplus it may be negative.
     settings = {"dt_softplus": dt_softplus, "dt_min": 0.0 if dt_softplus else float("-inf")}
-    made, ran = call(
+    o, _, ran = _package.call(
         "decode",
         "mamba2",
         inputs,
@@ -113,7 +115,7 @@ def selective_state_update(
         state=state,
         slots=state_batch_indices,
     )
-    return made["out"].squeeze(1), ran
+    return o.squeeze(1), ran
 
 
-__all__ = ["Ran", "clear_log", "install", "log", "uninstall", *sorted(_package.names())]
+__all__ = ["Ran", "allow", "clear_log", "install", "log", "uninstall", *sorted(_package.names())]
