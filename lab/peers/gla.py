@@ -20,10 +20,12 @@ import common
 TABLE = [(16, 16384), (4, 16384), (1, 16384), (16, 4096), (1, 4096)]  # B, T
 CROSSOVER = [(b, t) for b in (16, 4, 1) for t in (8192, 4096, 2048)]
 NARROW = [(16, 16384)]
+LARGE = [(8, 4096), (1, 4096), (1, 16384)]  # GLA-1.3B's heads
 
 
-def make_inputs(torch, generator, b, t, heads, channels):
-    q, k, v, g = (common.normal(torch, generator, b, t, heads, channels) for _ in range(4))
+def make_inputs(torch, generator, b, t, heads, keys, values):
+    q, k, v, g = (common.normal(torch, generator, b, t, heads, channels)
+                  for channels in (keys, keys, values, keys))
     return {"q": q, "k": k, "v": v, "g": common.soft_gates(torch, g)}
 
 
@@ -32,16 +34,21 @@ def peer_gla():
     return lambda q, k, v, g: chunk_gla(q, k, v, g)[0]
 
 
-def variant(name, heads, channels, table, crossover):
+def variant(name, heads, keys, values, table, crossover):
+    sizes = f"D{keys}" if keys == values else f"K{keys} V{values}"
     return common.Variant(
         name, common.Peer("FLA chunk_gla", peer_gla),
-        functools.partial(make_inputs, heads=heads, channels=channels), f"H{heads} D{channels}",
+        functools.partial(make_inputs, heads=heads, keys=keys, values=values), f"H{heads} {sizes}",
         table, crossover, recurrence="gla",
         softmax=(common.Softmax(common.CUDNN, "CUDNN_ATTENTION"),
                  common.Softmax("softmax, flash", "FLASH_ATTENTION")))
 
 
-VARIANTS = [variant("gla", 16, 128, TABLE, CROSSOVER), variant("gla_narrow", 32, 64, NARROW, [])]
+VARIANTS = [
+    variant("gla", 16, 128, 128, TABLE, CROSSOVER),
+    variant("gla_narrow", 32, 64, 64, NARROW, []),
+    variant("gla_large", 4, 256, 512, LARGE, []),
+]
 
 
 def main():

@@ -35,6 +35,29 @@ TEST(GlaMethod, TakesNarrowInputsOfEitherType) {
     EXPECT_EQ(refused(gates), "");
 }
 
+TEST(GlaMethod, TakesTheKeysOfACluster) {
+    for (const std::int64_t keys : {136, 192, 256}) {
+        EXPECT_EQ(refused(tensor_core_case("gla", 70, keys, 64, DType::kBFloat16)), "") << keys;
+    }
+    EXPECT_EQ(refused(tensor_core_case("gla", 70, 264, 64, DType::kBFloat16)),
+              "K = 264; at most 256");
+}
+
+// Two blocks for a head's tile of values; as many segments as fill the GPU.
+TEST(GlaMethod, PlansKeysAbove128InPairsOfBlocks) {
+    Case c = tensor_core_case("gla", 4096, 256, 512, DType::kBFloat16);
+    c.dims.H = c.dims.HV = 4;
+    const Instance instance(c);
+    const Problem problem = problem_on(find_judged("cuda"), instance, c.phase);
+    const Plan plan = cuda::gla_method().plan(problem, h200());
+    EXPECT_EQ(plan.value_tile, 128);
+    EXPECT_EQ(plan.segments, 4);
+    EXPECT_EQ(plan.tasks, 4 * 4 * 2 * 4);  // heads, tiles of values, halves of keys, segments
+    constexpr std::int64_t kHeadSegments = 4 * 4;
+    EXPECT_EQ(plan.workspace_bytes, kHeadSegments * 4 * (256 * 512 + 256));
+    EXPECT_NEAR(plan.predicted_us, 80, 0.08 * 80);
+}
+
 // What a sequence is computed by must not depend on what it is packed with.
 TEST(GlaMethod, TakesAFewTokensOfFloat16WhereBitsMustNotDependOnNeighbours) {
     Case packed = gla(3, DType::kFloat16);

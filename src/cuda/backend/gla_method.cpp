@@ -28,7 +28,7 @@ struct ChunkTimes {
 constexpr ChunkTimes kChunkTimes[] = {  // of kGlaShapes
     {2.73, 8.6, 1.7},
     {1.92, 8.3, 1.1},
-    {1.30, 4.0, 0.9},
+    {1.25, 4.0, 0.9},
     {2.65, 9.0, 1.15}};
 static_assert(std::size(kChunkTimes) == kShapes);
 constexpr double kLaunchUs = 8;     // and until the first chunk is there

@@ -22,7 +22,7 @@ struct GlaShape {
 inline constexpr GlaShape kGlaShapes[] = {
     {128, 1, 2, 1, 2, 2, 96, 160, false},  // wide
     {128, 1, 1, 1, 3, 2, 128, 224, true},  // narrow
-    {64, 1, 1, 2, 3, 3, 128, 224, true},   // small
+    {64, 1, 1, 2, 4, 4, 128, 224, true},   // small
     {128, 2, 2, 1, 2, 2, 96, 160, false},  // two of the wide
 };
 

@@ -68,6 +68,9 @@ struct Config {
     static_assert(kMathGroups == 1 || kMathGroups == 2);
     static_assert(kTeams == 1 || kTeams == 2);
     static_assert(kStages >= kTeams + 1);
+    // A stage always serves the same team. Else a team could wait for its chunk before another's has come
+    // into the same stage (copies overtake each other), and the parity of two phases ago would let it in.
+    static_assert(kStages % kTeams == 0);
 };
 
 }  // namespace sluice::gla
