@@ -117,8 +117,9 @@ __device__ inline void store_cluster(u32 to, u32 barrier, float a, float b, floa
         "r"(barrier), "f"(a), "f"(b), "f"(c), "f"(d)
         : "memory");
 }
-/// At a barrier of another block. Orders reads before it, which is all that is asked of it here: a
-/// release to the cluster would cost a fence of the whole GPU.
+/// At a barrier of another block, by one thread after a barrier among those that have read: the reads
+/// are done, which is all that is asked of it here. A release to the cluster would cost a fence of the
+/// whole GPU.
 __device__ inline void arrive_cluster(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

@@ -64,12 +64,12 @@ __device__ inline void store_warp(const Params& p, Storage& s) {
         const int chunk = task.first + i;
         const int turn = i % Config::kOutputs;
         const int valid = task.length - chunk * Config::kChunk;
-        __syncwarp();  // no lane a chunk ahead of another
 #pragma unroll 1
         for (int group = 0; group < Config::kValueBoxes; ++group) {
             const Destination to = destination_of(task, group);
             const unsigned char* tile = s.output[group].tile[turn];
             s.output_full[group][turn].wait(i / Config::kOutputs & 1);
+            __syncwarp();  // every lane has seen it before one of them lets the tile go
             if (to.exists && task.packed && valid < Config::kChunk) {
                 store_rows(p, task, to, tile, chunk, valid);
             } else if (to.exists && leads) {
