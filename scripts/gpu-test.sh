@@ -21,6 +21,7 @@ cores=$(nproc)
 shards=${SLUICE_TEST_SHARDS:-$((cores > 16 ? 8 : (cores + 1) / 2))}
 small="*cuda_gla:*cuda_kda:*cuda_mamba2_all:*cuda_user_rwkv7:*cuda_linear_normalized"
 small+=":*cuda_TokenAndChannelCounts:*cuda_GatesOfEveryKindAndType:*cuda_TensorsOfEveryTypeAndLayout"
+small+=":*cuda_NormalizedOutputs"
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 

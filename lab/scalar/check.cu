@@ -72,6 +72,7 @@ struct Kernel {
 struct Configuration {
     std::string name, gate, skip;
     int keys, heads, tiles;
+    int first_heads, first_tiles;  // of the first launch's blocks
     bool gated;
     bool fp16;    // q, k, v, z and o; else bf16
     bool shared;  // scores come from the first launch
@@ -101,9 +102,10 @@ std::map<std::string, Configuration> load_all(const std::string& folder) {
     std::FILE* list = std::fopen((folder + "/configurations.txt").c_str(), "r");
     if (list == nullptr) std::exit(1);
     char name[64], gate[64], skip[64], gated[64], input[64], shared[64];
-    int keys, heads, tiles, stages;
-    while (std::fscanf(list, "%63s %d %d %d %63s %63s %63s %d %63s %63s", name, &keys, &heads,
-                       &tiles, gate, skip, gated, &stages, input, shared) == 10) {
+    int keys, heads, tiles, stages, first_heads, first_tiles, first_stages;
+    while (std::fscanf(list, "%63s %d %d %d %63s %63s %63s %d %63s %63s %d %d %d", name, &keys,
+                       &heads, &tiles, gate, skip, gated, &stages, input, shared, &first_heads,
+                       &first_tiles, &first_stages) == 13) {
         const std::string file = folder + "/" + name;
         Configuration& c = all[name];
         c = {.name = name,
@@ -112,6 +114,8 @@ std::map<std::string, Configuration> load_all(const std::string& folder) {
              .keys = keys,
              .heads = heads,
              .tiles = tiles,
+             .first_heads = first_heads,
+             .first_tiles = first_tiles,
              .gated = std::strcmp(gated, "true") == 0,
              .fp16 = std::strcmp(input, "kFloat16") == 0,
              .shared = std::strcmp(shared, "true") == 0,
@@ -146,6 +150,7 @@ struct Case {
     int b, t, h, g, k, v;  // h value heads of g key heads
     int segments = 1;
     std::vector<int> offsets = {};  // of packed sequences, b = 1
+    int parts = 2;                  // of a segment, in the first launch
 
     [[nodiscard]] long long tokens() const { return (long long)b * t; }
     [[nodiscard]] long long keys() const { return tokens() * g * k; }
@@ -187,8 +192,13 @@ class Problem {
         o = allocate<Half>(c.values());
         final = allocate<float>(c.states());
         check(cudaMemset(o, 0xff, c.values() * sizeof(Half)), "poison");
-        const int tiles = (c.v + 64 * configuration.tiles - 1) / (64 * configuration.tiles);
-        const long long rows = (long long)c.sequences() * c.h * c.segments;
+        const auto tiles_of = [&](int width) { return (c.v + 64 * width - 1) / (64 * width); };
+        const auto head_blocks_of = [&](int heads) { return (c.h / c.g + heads - 1) / heads; };
+        const int state_tiles =
+            std::max(tiles_of(configuration.tiles) * configuration.tiles,
+                     tiles_of(configuration.first_tiles) * configuration.first_tiles);
+        const int parts = (c.segments - 1) * c.parts;
+        const long long rows = (long long)c.sequences() * c.h * (parts + 1);
         params_ = {};
         params_.q = make_map(q, fp16, c.k, c.g, c.t, c.b);
         params_.k = make_map(k, fp16, c.k, c.g, c.t, c.b);
@@ -209,8 +219,10 @@ class Problem {
         params_.initial = state(initial, kBFloat16);
         params_.final = state(final, kFloat32);
         params_.segments = c.segments;
+        params_.parts = c.parts;
+        params_.state_tiles = state_tiles;
         params_.segment_state = segment_state_ =
-            allocate<float>(rows * tiles * configuration.tiles * 64 * configuration.keys);
+            allocate<float>(rows * state_tiles * 64 * configuration.keys);
         params_.segment_decay = segment_decay_ = allocate<float>(rows);
         const std::size_t score_bytes = configuration.shared ? score_tiles() * 8192 : 1;
         params_.scores = scores_ = allocate<unsigned char>(score_bytes);
@@ -221,13 +233,14 @@ class Problem {
         params_.tokens = c.t;
         params_.heads = c.h;
         params_.heads_per_key_head = c.h / c.g;
-        params_.head_blocks = (c.h / c.g + configuration.heads - 1) / configuration.heads;
+        params_.head_blocks = head_blocks_of(configuration.heads);
         params_.keys = c.k;
         params_.values = c.v;
-        params_.value_tiles = tiles;
+        params_.value_tiles = tiles_of(configuration.tiles);
         // Blocks of shared scores: what the states leave of the GPU.
-        params_.state_blocks = blocks(c.segments - 1);
         const int sharing = c.sequences() * c.g;
+        params_.state_blocks = sharing * head_blocks_of(configuration.first_heads) *
+                               tiles_of(configuration.first_tiles) * parts;
         params_.score_blocks = std::max(1, (132 - params_.state_blocks) / sharing);
         score_blocks_ = configuration.shared ? params_.score_blocks * sharing : 0;
         params_.scale = scale();
@@ -241,6 +254,9 @@ class Problem {
         for (int h = 0; h < std::min(c.h, kMostConstants); ++h) {
             params_.decay[h] = static_cast<float>(constant_decay(h));
         }
+        first_params_ = params_;
+        first_params_.head_blocks = head_blocks_of(configuration.first_heads);
+        first_params_.value_tiles = tiles_of(configuration.first_tiles);
         check(cudaDeviceSynchronize(), "inputs");
     }
     ~Problem() {
@@ -255,8 +271,11 @@ class Problem {
 
     void run() {
         const bool first = case_.segments > 1 || configuration_.shared;
-        if (first) launch(configuration_.state_only, params_.state_blocks + score_blocks_, false);
-        launch(configuration_.whole, blocks(case_.segments), first);
+        if (first) {
+            const int states = params_.state_blocks;
+            launch(configuration_.state_only, first_params_, states + score_blocks_, false);
+        }
+        launch(configuration_.whole, params_, blocks(), first);
     }
     [[nodiscard]] float scale() const {
         return configuration_.gate == "kTimeStep" ? 1.f
@@ -279,12 +298,13 @@ class Problem {
         fill<<<1024, 256>>>(p, n, seed, how, fp16);
         return p;
     }
-    [[nodiscard]] int blocks(int segments) const {
-        return case_.sequences() * case_.g * params_.head_blocks * params_.value_tiles * segments;
+    [[nodiscard]] int blocks() const {
+        return case_.sequences() * case_.g * params_.head_blocks * params_.value_tiles *
+               case_.segments;
     }
     /// `early`: may begin before the launch before it has ended.
-    void launch(const Kernel& kernel, int blocks, bool early) {
-        void* arguments[] = {&params_};
+    static void launch(const Kernel& kernel, Params& params, int blocks, bool early) {
+        void* arguments[] = {&params};
         CUlaunchAttribute attribute = {};
         attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attribute.value.programmaticStreamSerializationAllowed = 1;
@@ -301,7 +321,7 @@ class Problem {
 
     const Case& case_;
     const Configuration& configuration_;
-    Params params_;
+    Params params_, first_params_;  // of the launches: outputs, first
     float *segment_state_, *segment_decay_;
     unsigned char* scores_;
     int score_blocks_ = 0;
@@ -467,6 +487,9 @@ int main(int argc, char** argv) {
         {"mamba2_shared", 1, 300, 6, 2, 128, 64, 1, offsets},
         {"mamba2_shared", 1, 300, 6, 2, 128, 64, 2, offsets},
         {"mamba2_shared", 1, 129, 5, 1, 96, 56},
+        {"mamba2_shared", 2, 1500, 8, 1, 128, 64, 3, {}, 1},
+        {"mamba2_shared", 1, 300, 16, 2, 128, 64, 2, offsets},
+        {"mamba2_shared", 1, 3000, 6, 1, 128, 64, 2, {}, 3},
         {"mamba2_shared_full", 2, 333, 4, 2, 128, 64},
         {"mamba2_shared_full", 1, 300, 6, 2, 128, 64, 2, offsets},
         {"mamba2_shared_64", 1, 333, 4, 1, 64, 64, 2},
@@ -481,6 +504,7 @@ int main(int argc, char** argv) {
         {"given", 1, 300, 4, 2, 128, 192, 1, offsets},
         {"given", 1, 1, 64, 64, 128, 128},
         {"given_narrow", 1, 333, 3, 3, 128, 128, 2},
+        {"given_narrow", 1, 1500, 3, 3, 128, 128, 2, {}, 5},
         {"constant", 1, 333, 2, 2, 128, 128},
         {"none", 1, 333, 2, 2, 128, 128},
         {"none", 1, 333, 2, 2, 80, 128, 2},

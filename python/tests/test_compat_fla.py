@@ -416,11 +416,12 @@ def on_a_gpu(dtype):
     return torch.empty(1, 65, 2, 64, dtype=dtype, device="cuda")
 
 
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("name, dtype", TOO_COARSE, ids=str)
-def test_what_is_too_coarse_for_the_originals_test_goes_to_it(fake_fla, name, dtype):
+def test_what_is_too_coarse_for_the_originals_test_goes_to_it(fake_fla, name, dtype, normalize):
     with FakeTensorMode():
         x = on_a_gpu(dtype)
-        arguments = {"q": x, "k": x, "v": x, "normalize": False}
+        arguments = {"q": x, "k": x, "v": x, "normalize": normalize}
         assert getattr(fla, name)(**arguments) == (name, "theirs")
         [ran] = fla.log()
         assert (ran.kernel, ran.reason) == ("original", TOO_COARSE[name, dtype])
@@ -431,12 +432,12 @@ def test_what_is_too_coarse_for_the_originals_test_goes_to_it(fake_fla, name, dt
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_other_linear_attention_runs_here(fake_fla, dtype):
-    """Other dtypes, the forms that are computed in float32, and the CPU, which always does that."""
+    """Other dtypes, the form that is computed in float32, and the CPU, which always does that."""
     with FakeTensorMode():
         x = on_a_gpu(dtype)
         if dtype != torch.float16:
             assert fla.chunk_linear_attn(x, x, x, normalize=False)[0].shape == x.shape
-        assert fla.chunk_linear_attn(x, x, x)[0].shape == x.shape
+            assert fla.chunk_linear_attn(x, x, x)[0].shape == x.shape
         assert fla.fused_recurrent_linear_attn(x, x, x)[0].shape == x.shape
     assert {ran.kernel for ran in fla.log()} == {"traced"}
     x = make(H)

@@ -208,7 +208,7 @@ def test_equals_flas_normalised():
     case = Case("chunk_linear_attn", 2, 128, 2, 64)
     generator = torch.Generator("cuda").manual_seed(42)
     q, k, v = (
-        torch.rand(case.B, case.T, case.H, case.K, device="cuda", generator=generator).half()
+        torch.rand(case.B, case.T, case.H, case.K, device="cuda", generator=generator).bfloat16()
         for _ in range(3)
     )
     common = {"normalize": True, "output_final_state": True}
@@ -216,8 +216,8 @@ def test_equals_flas_normalised():
     o_ref, (state_ref, z_ref) = theirs("fused_recurrent_linear_attn")(
         q.float(), k.float(), v.float(), **common
     )
-    assert error(o.float().cpu(), o_ref.cpu()) < 1e-3
-    assert error(state.cpu(), state_ref.cpu()) < 1e-3
+    assert error(o.float().cpu(), o_ref.cpu()) < 4e-3
+    assert error(state.cpu(), state_ref.cpu()) < 5e-3
     assert z.shape == z_ref.shape and error(z.cpu(), z_ref.cpu()) < 1e-3
 
 

@@ -265,12 +265,86 @@ std::vector<Case> many_sequences() {
     const Setting settings[] = {
         {70, 2, 40, {"mamba2_all", "mamba2_d_z", "mamba2_channel_d", "mamba2_plain_dt"}},
         {40, 2, 136, {"mamba2_all", "mamba2_bias_d"}},  // of each of a head's tiles
-        {70, 1, 72, {"mamba2_all", "mamba2_channel_d", "simple_gla", "retention", "linear"}}};
+        {70,
+         1,
+         72,
+         {"mamba2_all", "mamba2_channel_d", "simple_gla", "retention", "linear",
+          "linear_normalized"}}};
     std::vector<Case> list;
     for (const auto& [sequences, heads, values, forms] : settings) {
         for (const char* form : forms) {
             Case c = with_heads(tensor_core_case(form, 65, 72, values), 1, heads);
             c.dims.B = c.dims.N = sequences;
+            list.push_back(c);
+        }
+    }
+    return list;
+}
+
+/// Divided by what queries read of the sum of keys: every shape of the kernel, partial chunks,
+/// heads that share keys, states of every kind and type, and in place among the blocks of a head.
+std::vector<Case> normalized_outputs() {
+    std::vector<Case> list;
+    const char* form = "linear_normalized";
+    for (const auto& [keys, values] : {std::pair{64, 64},
+                                       {128, 64},
+                                       {128, 128},
+                                       {16, 8},
+                                       {80, 136},
+                                       {96, 512},
+                                       {192, 64},
+                                       {256, 192}}) {
+        for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+            for (const std::int64_t tokens : {1, 16, 63, 64, 65, 129, 320}) {
+                Case c = with_heads(tensor_core_case(form, tokens, keys, values, dtype), 2, 4);
+                c.states = list.size() % 2 == 0 ? States::kInPlace : States::kDense;
+                list.push_back(c);
+            }
+            for (const States states : {States::kPool, States::kPoolMasked}) {
+                Case c = with_heads(tensor_core_case(form, 1, keys, values, dtype), 1, 2);
+                pack(c, {65, 0, 1, 64, 130, 63, 0}, Packing::kInt32);
+                c.states = states;
+                list.push_back(c);
+            }
+        }
+    }
+    for (int kind = 0; kind < kNumStates; ++kind) {
+        for (const DType state : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+            for (const std::int64_t values : {64, 192}) {
+                Case c = with_heads(tensor_core_case(form, 150, 64, values), 2, 2);
+                c.states = static_cast<States>(kind);
+                c.state_dtype = state;
+                c.dims.B = c.dims.N = 3;
+                list.push_back(c);
+                pack(c, {65, 0, 1, 64, 130, 63, 0}, Packing::kInt64);
+                c.seed += 1;
+                list.push_back(c);
+            }
+        }
+    }
+    for (const Keys keys : {Keys::kNormalized, Keys::kCorrelated, Keys::kIdentical, Keys::kFour}) {
+        Case c = with_heads(tensor_core_case(form, 500, 128, 128), 1, 1);
+        c.kinds.keys = keys;
+        list.push_back(c);
+    }
+    return list;
+}
+
+/// The same where sequences are split: each segment has a sum of its own.
+std::vector<Case> long_normalized_sequences() {
+    std::vector<Case> list;
+    for (const auto& [keys, values] :
+         {std::pair{64, 64}, {64, 128}, {128, 128}, {128, 192}, {256, 64}}) {
+        for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+            for (const States states : {States::kFinal, States::kInPlace, States::kMasked}) {
+                Case c = with_heads(
+                    tensor_core_case("linear_normalized", 1500, keys, values, dtype), 1, 2);
+                c.states = states;
+                list.push_back(c);
+            }
+            Case c = list.back();
+            pack(c, {2100, 0, 1, 3900}, Packing::kInt32);
+            c.states = States::kPoolMasked;
             list.push_back(c);
         }
     }
@@ -290,6 +364,8 @@ constexpr CaseGroup kGroups[] = {
     {"GroupsOfManyHeads", groups_of_many_heads, true},
     {"LongSequences", long_sequences, true},
     {"LongSequencesOfEveryShape", long_sequences_of_every_shape, true},
+    {"NormalizedOutputs", normalized_outputs},
+    {"LongNormalizedSequences", long_normalized_sequences, true},
 };
 
 class ScalarChunks : public testing::TestWithParam<std::tuple<Judged, CaseGroup>> {};

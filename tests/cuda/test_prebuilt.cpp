@@ -315,10 +315,27 @@ std::vector<KernelSource> largest_scalar_kernels() {
                 shape, {.gate = "kTimeStep", .skip = "kChannel", .gated = true, .input = input},
                 ScalarKernel::kOutputs));
         }
-        for (const ScalarKernel which :
-             {ScalarKernel::kFirst, ScalarKernel::kOutputsOfSharedScores}) {
+        kernels.push_back(scalar_kernel(shape, {.gate = "kTimeStep", .skip = "kChannel"},
+                                        ScalarKernel::kOutputsOfSharedScores));
+    }
+    for (const ScalarShape& shape : kScalarFirstShapes) {
+        for (const char* input : {"kBFloat16", "kFloat16"}) {
             kernels.push_back(
-                scalar_kernel(shape, {.gate = "kTimeStep", .skip = "kChannel"}, which));
+                scalar_kernel(shape, {.gate = "kTimeStep", .input = input}, ScalarKernel::kFirst));
+        }
+    }
+    return kernels;
+}
+
+/// Normalised outputs: compiled on first use, and no worse.
+std::vector<KernelSource> normalized_kernels() {
+    std::vector<KernelSource> kernels;
+    for (std::size_t i = 0; i < std::size(kScalarShapes); ++i) {
+        if (kScalarShapes[i].heads > 1) continue;
+        for (const char* input : {"kBFloat16", "kFloat16"}) {
+            const ScalarPolicy policy{.gate = "kNone", .input = input, .normalized = true};
+            kernels.push_back(scalar_kernel(kScalarShapes[i], policy, ScalarKernel::kOutputs));
+            kernels.push_back(scalar_kernel(kScalarFirstShapes[i], policy, ScalarKernel::kFirst));
         }
     }
     return kernels;
@@ -327,6 +344,8 @@ std::vector<KernelSource> largest_scalar_kernels() {
 INSTANTIATE_TEST_SUITE_P(Shipped, TensorCoreKernel, ::testing::ValuesIn(prebuilt_kernels()),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(OtherTypes, TensorCoreKernel, ::testing::ValuesIn(other_gla_kernels()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Normalized, TensorCoreKernel, ::testing::ValuesIn(normalized_kernels()),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(OnFirstUse, OtherKernel, ::testing::ValuesIn(largest_scalar_kernels()),
                          name_of);
@@ -345,7 +364,11 @@ TEST(PrebuiltKernels, OfAShapeAndPolicyAreThereAll) {
     std::set<std::string> shipped;
     for (const KernelSource& kernel : prebuilt_kernels()) shipped.insert(kernel.to_string());
     int prebuilt = 0;
-    for (const ScalarShape& shape : kScalarShapes) {
+    for (int index = 0; const ScalarShape& shape : kScalarShapes) {
+        const auto first_of = [&, index](std::int64_t values) {
+            return kScalarFirstShapes[first_shape_of(index, values)];
+        };
+        ++index;
         for (const char* gate : {"kNone", "kConstant", "kGiven", "kTimeStep"}) {
             for (const char* skip : {"kNone", "kHead", "kChannel"}) {
                 for (const bool gated : {false, true}) {
@@ -360,7 +383,11 @@ TEST(PrebuiltKernels, OfAShapeAndPolicyAreThereAll) {
                         << gate << skip << gated;
                     if (!outputs) continue;
                     ++prebuilt;
-                    EXPECT_TRUE(there(ScalarKernel::kFirst)) << gate << skip << gated;
+                    for (const std::int64_t values : {64, 128}) {
+                        const KernelSource first =
+                            scalar_kernel(first_of(values), policy, ScalarKernel::kFirst);
+                        EXPECT_TRUE(shipped.contains(first.to_string())) << first.to_string();
+                    }
                 }
             }
         }

@@ -81,15 +81,37 @@ TEST(ScalarForm, OrderAndNamesDoNotMatter) {
     EXPECT_EQ(form->z, "z");
 }
 
+TEST(ScalarForm, NormalisedWithoutADecay) {
+    const Spec spec = make_spec("linear", {{}, {{"normalize", "true"}}});
+    const auto form = find(spec);
+    ASSERT_TRUE(form.has_value());
+    EXPECT_EQ(form->gate, Gate::kNone);
+    EXPECT_TRUE(form->normalized);
+    EXPECT_FALSE(find(make_spec("linear"))->normalized);
+
+    Spec gated = spec;
+    gated.inputs.push_back({"z", {Axis::kB, Axis::kT, Axis::kHV, Axis::kV}, "output gate"});
+    gated.output = Expr::input("o") * silu(Expr::input("z"));
+    EXPECT_TRUE(find(gated)->normalized);
+    EXPECT_EQ(find(gated)->z, "z");
+
+    for (const char* name : {"retention", "simple_gla"}) {
+        Spec decaying = make_spec(name);
+        decaying.normalize = true;
+        std::string why;
+        EXPECT_FALSE(find_scalar_form(decaying, &why).has_value()) << name;
+        EXPECT_EQ(why, "normalised outputs only without a decay");
+    }
+}
+
 TEST(ScalarForm, WhatIsRefused) {
     for (const char* name : {"gla", "kda", "delta_rule", "gated_delta_rule"}) {
         EXPECT_FALSE(find(make_spec(name)).has_value()) << name;
     }
-    VariantRequest normalized;
-    normalized.settings = {{"normalize", "true"}};
-    EXPECT_FALSE(find(make_spec("linear", normalized)).has_value());
     VariantRequest mapped;
     mapped.settings = {{"feature_map", "elu1"}};
+    EXPECT_FALSE(find(make_spec("linear", mapped)).has_value());
+    mapped.settings["normalize"] = "true";
     EXPECT_FALSE(find(make_spec("linear", mapped)).has_value());
 
     Spec other_step = mamba2({});

@@ -75,8 +75,9 @@ Plain heads_of(const Plain& whole, std::int64_t begin, std::int64_t end) {
 // tiles two to a block.
 TEST_F(ScalarOnGpu, ValueChannelsHaveTheSameBitsInAnyTile) {
     constexpr std::pair<const char*, std::int64_t> kSettings[] = {
-        {"simple_gla", 128}, {"mamba2_all", 64},        {"mamba2_all", 128},
-        {"mamba2_d_z", 64},  {"mamba2_channel_d", 128}, {"mamba2_channel_d", 64}};
+        {"simple_gla", 128},       {"mamba2_all", 64},        {"mamba2_all", 128},
+        {"mamba2_d_z", 64},        {"mamba2_channel_d", 128}, {"mamba2_channel_d", 64},
+        {"linear_normalized", 128}};
     for (const auto& [form, keys] : kSettings) {
         SCOPED_TRACE(std::string(form) + " K " + std::to_string(keys));
         const Plain whole =
@@ -89,6 +90,9 @@ TEST_F(ScalarOnGpu, ValueChannelsHaveTheSameBitsInAnyTile) {
             const Outputs result = run_scalar(channels_of(whole, begin, end), 64);
             EXPECT_TRUE(same_bits(expected.o.view().sliced(3, begin, end), result.o));
             EXPECT_TRUE(same_bits(expected.final.view().sliced(3, begin, end), result.final));
+            if (result.final_key_sum.defined()) {
+                EXPECT_TRUE(same_bits(expected.final_key_sum, result.final_key_sum));
+            }
         }
     }
 }
@@ -195,7 +199,7 @@ TEST_F(ScalarOnGpu, AWorkspaceThatIsTooSmallIsRefusedBeforeAnythingIsWritten) {
 
 // Without a split, a sequence's bits are its own.
 TEST_F(ScalarOnGpu, ASequenceHasTheSameBitsAloneAndAmongAHundred) {
-    for (const char* form : {"mamba2_d_z", "simple_gla"}) {
+    for (const char* form : {"mamba2_d_z", "simple_gla", "linear_normalized"}) {
         SCOPED_TRACE(form);
         std::vector<Plain> rows;
         for (std::uint64_t n = 0; n < 100; ++n) {

@@ -135,8 +135,8 @@ std::vector<Setting> settings() {
         list.push_back({form.name, Precision::kFloat32, 0, "cuda", Algorithm::kAuto});
         ++i;
     }
-    for (const char* form :
-         {"gla", "linear", "retention", "simple_gla", "mamba2_all", "mamba2_d_z"}) {
+    for (const char* form : {"gla", "linear", "linear_normalized", "retention", "simple_gla",
+                             "mamba2_all", "mamba2_d_z"}) {
         list.push_back(
             {form, Precision::kBFloat16, 64, "cuda", Algorithm::kChunked, DType::kBFloat16});
     }

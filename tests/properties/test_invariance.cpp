@@ -205,7 +205,8 @@ std::vector<Setting> settings() {
         for (const Form& form : forms()) list.push_back({form.name, backend.name});
     }
     list.push_back({"gla", "cuda", 128});
-    for (const char* form : {"linear", "retention", "simple_gla", "mamba2_all", "mamba2_d_z"}) {
+    for (const char* form :
+         {"linear", "linear_normalized", "retention", "simple_gla", "mamba2_all", "mamba2_d_z"}) {
         for (const std::int64_t values : {64, 128}) list.push_back({form, "cuda", values});
     }
     return list;

@@ -202,7 +202,8 @@ std::vector<Setting> settings() {
         }
     }
     for (const std::int64_t keys : {64, 256}) list.push_back({"gla", "cuda", "gla", keys});
-    for (const char* form : {"linear", "retention", "simple_gla", "mamba2_all", "mamba2_d_z"}) {
+    for (const char* form :
+         {"linear", "linear_normalized", "retention", "simple_gla", "mamba2_all", "mamba2_d_z"}) {
         list.push_back({form, "cuda", "scalar"});
     }
     return list;

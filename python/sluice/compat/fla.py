@@ -125,10 +125,9 @@ def chunk_linear_attn(
 ) -> Result:
     """``S_t = S_{t-1} + k_t v_t^T``; normalised by ``scale q_t . sum(k) + 1e-10``.
 
-    Not normalised in float16 on a GPU, the original runs: :func:`allow`.
+    In float16 on a GPU the original runs: :func:`allow`.
     """
-    if not normalize:  # normalised, all of it is float32
-        _package.decline_coarse("chunk_linear_attn", v)
+    _package.decline_coarse("chunk_linear_attn", v)
     return _linear(
         "prefill", q, k, v, scale, initial_state, output_final_state, normalize, cu_seqlens
     )

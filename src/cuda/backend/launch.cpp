@@ -49,7 +49,8 @@ std::string refuse_operand(const BoundInput& x, std::initializer_list<Axis> axes
 }
 
 std::string refuse_states(const Problem& problem) {
-    for (const BoundState* state : {&problem.initial, &problem.final, &problem.checkpoints}) {
+    for (const BoundState* state : {&problem.initial, &problem.final, &problem.checkpoints,
+                                    &problem.initial_key_sum, &problem.final_key_sum}) {
         if (!*state) continue;
         if (state->dtype == DType::kFloat64) return "states must not be float64";
         // The kernels' offsets inside a head are 32 bits wide.

@@ -204,8 +204,11 @@ std::optional<ScalarForm> find_scalar_form(const Spec& spec, std::string* why) {
         return std::nullopt;
     };
     const Decay decay = spec.decay();
-    if (spec.update != Update::kAdditive || decay == Decay::kVector || spec.normalize) {
-        return refuse("additive updates without a decay per key channel, not normalised");
+    if (spec.update != Update::kAdditive || decay == Decay::kVector) {
+        return refuse("additive updates without a decay per key channel");
+    }
+    if (spec.normalize && decay != Decay::kNone) {
+        return refuse("normalised outputs only without a decay");
     }
     if (!is(spec.q, Op::kInput) || !is(spec.k, Op::kInput)) {
         return refuse("q and k must be inputs as they are");
@@ -213,6 +216,7 @@ std::optional<ScalarForm> find_scalar_form(const Spec& spec, std::string* why) {
     ScalarForm form;
     form.q = spec.q.node().name;
     form.k = spec.k.node().name;
+    form.normalized = spec.normalize;
     if (!match_gate(spec, decay, form)) {
         return refuse(
             "v must be an input and the log decay an input or a number per head, or both a time "

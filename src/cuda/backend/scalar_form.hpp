@@ -30,8 +30,9 @@ struct ScalarForm {
     bool softplus = false;
     double least_step = 0, greatest_step = 0;
     Skip skip_kind = Skip::kNone;
-    std::string skip;  // the output is o + skip * v
-    std::string z;     // ... times silu(z); empty: not gated
+    std::string skip;         // the output is o + skip * v
+    std::string z;            // ... times silu(z); empty: not gated
+    bool normalized = false;  // o before all that: divided by what q reads of the sum of keys
 };
 
 /// Nothing, and why, where the spec has no such form.

@@ -26,27 +26,29 @@ using Skip = ScalarForm::Skip;
 constexpr int kShapes = static_cast<int>(std::size(kScalarShapes));
 constexpr std::int64_t kMostKeys = 256;
 
-// The model: what a chunk takes in each of kScalarShapes, measured on an H200
-// (docs/kernels/scalar.md); those of K = 64 are estimated in proportion.
-constexpr double kChunkUs[] = {1.72, 1.60, 1.08, 1.34, 1.25, 0.93, 1.95};
-constexpr double kStateChunkUs[] = {0.75, 0.72, 0.48, 0.55,
-                                    0.54, 0.42, 0.70};  // a split's first launch
-constexpr double kSharedFactor = 0.86;                  // of a chunk: without scores of its own
-constexpr double kGatedFactor = 1.85;                   // of a chunk: z is as much to read as v
-constexpr double kLaunchUs = 9.7;    // and until the first chunk is there, and the state
-constexpr double kSecondUs = 4.0;    // of a split: a second launch begins when the first is done
-constexpr double kSegmentUs = 2.5;   // of a split: earlier segments' states are read one by one
-constexpr double kScoresUs = 6.0;    // of shared scores alone in a first launch
-constexpr double kCopyShare = 0.97;  // of the copy rate, which bulk copies reach here
+// The model: what a chunk takes in each of kScalarShapes and kScalarFirstShapes, measured on an
+// H200 (docs/kernels/scalar.md); those of K = 64 are estimated in proportion.
+constexpr double kChunkUs[] = {1.75, 1.60, 1.12, 1.34, 1.25, 0.93, 1.95};
+constexpr double kStateChunkUs[] = {1.06, 0.62, 0.48, 0.80, 0.54, 0.42, 0.70};
+constexpr double kSharedFactor = 0.86;  // of a chunk: without scores of its own
+constexpr double kGatedFactor = 1.85;   // of a chunk: z is as much to read as v
+constexpr double kNormalizerUs = 0.42;  // more for a chunk of 128 key channels
+constexpr double kLaunchUs = 6.7;       // and until the first chunk is there, and the state
+constexpr double kSecondUs = 3.3;       // of a split: a second launch begins when the first is done
+constexpr double kSegmentUs = 1.9;      // of a split: earlier segments' states are read one by one
+constexpr double kScoresUs = 6.0;       // of shared scores alone in a first launch
+constexpr double kCopyShare = 0.97;     // of the copy rate, which bulk copies reach here
 // Shared scores: worth a launch of their own, and sharers enough.
 constexpr std::int64_t kLeastSharedChunks = 32;
 constexpr std::int64_t kLeastSharers = 8;
-constexpr std::int64_t kChunksOfScoreBlock = 8;
+constexpr std::int64_t kFewScoreBlocks = 32;
+constexpr std::int64_t kLeastChunksOfScoreBlock = 2, kMostChunksOfScoreBlock = 8;
 constexpr std::int64_t kScoreBytes = 64 * 64 * 2;  // of a chunk
 
-/// Two warpgroups share a state of more than 128 key channels.
+/// Two warpgroups share a state of more than 128 key channels, and two states of a first launch are
+/// one's.
 int threads_of(const ScalarShape& shape) {
-    return 128 * (shape.heads * shape.tiles * (shape.keys > 128 ? 2 : 1) + 2);
+    return 128 * (std::min(shape.heads * shape.tiles, 2) * (shape.keys > 128 ? 2 : 1) + 2);
 }
 
 std::int64_t value_tiles(const ScalarShape& shape, std::int64_t values) {
@@ -58,6 +60,27 @@ std::int64_t head_blocks(const ScalarShape& shape, const Dims& d) {
 /// Blocks of threads of one segment.
 std::int64_t blocks_of(const ScalarShape& shape, const Dims& d) {
     return d.N * d.H * head_blocks(shape, d) * value_tiles(shape, d.V);
+}
+
+/// A split's first launch.
+struct FirstLaunch {
+    int shape = 0;            // of kScalarFirstShapes
+    int parts = 1;            // of a segment, a block's work
+    std::int64_t blocks = 0;  // of states
+};
+
+/// Parts: as many as give it no more blocks than the outputs have, and blocks some chunks. Follows
+/// from the split, which is in the plan.
+FirstLaunch first_launch(const Dims& d, int shape, int segments) {
+    constexpr std::int64_t kLeastChunks = 4;  // of a part
+    FirstLaunch first{.shape = first_shape_of(shape, d.V)};
+    const std::int64_t of_part = blocks_of(kScalarFirstShapes[first.shape], d) * (segments - 1);
+    if (of_part == 0) return first;
+    const std::int64_t outputs = blocks_of(kScalarShapes[shape], d) * segments;
+    const std::int64_t most = chunks_of(d) / (segments * kLeastChunks);
+    first.parts = static_cast<int>(std::max<std::int64_t>(std::min(outputs / of_part, most), 1));
+    first.blocks = of_part * first.parts;
+    return first;
 }
 
 /// The form's inputs as they are bound; null: none.
@@ -161,7 +184,8 @@ ScalarPolicy policy_of(const ScalarForm& form, DType input) {
     return {.gate = name_of(form.gate),
             .skip = name_of(form.skip_kind),
             .gated = !form.z.empty(),
-            .input = input == DType::kFloat16 ? "kFloat16" : "kBFloat16"};
+            .input = input == DType::kFloat16 ? "kFloat16" : "kBFloat16",
+            .normalized = form.normalized};
 }
 
 // ---- the plan -----------------------------------------------------------------------------------
@@ -176,25 +200,37 @@ bool shares_scores(const Problem& problem, const ScalarForm& form, const ScalarS
            d.HV / d.H * d.V >= 10 * kChunk && (segments > 1 || chunks_of(d) >= kLeastSharedChunks);
 }
 
-/// Blocks that share the scores of a sequence and key head.
-std::int64_t score_blocks(const Dims& d) { return ceil_div(chunks_of(d), kChunksOfScoreBlock); }
+/// Blocks that share the scores of a sequence and key head: as many as a split's states leave idle
+/// of a GPU, unless that is few chunks a block, or many.
+std::int64_t score_blocks(const Dims& d) {
+    return std::clamp(kFewScoreBlocks, ceil_div(chunks_of(d), kMostChunksOfScoreBlock),
+                      ceil_div(chunks_of(d), kLeastChunksOfScoreBlock));
+}
 
-/// The last block of a key head may have a head too many, which it does not write.
-bool fits(const ScalarShape& shape, const Dims& d) {
+/// The last block of a key head may have a head too many, which it does not write. Sums of keys
+/// that sequences start from are a head's own.
+bool fits(const ScalarShape& shape, const Problem& problem) {
+    const Dims& d = problem.dims;
     const int keys = d.K <= 64 ? 64 : d.K <= 128 ? 128 : 256;
-    return shape.keys == keys && shape.heads <= d.HV / d.H &&
+    return shape.keys == keys && shape.heads <= (problem.spec.normalize ? 1 : d.HV / d.H) &&
            (shape.tiles == 1 || d.V > kValueTile);
+}
+
+/// Whether a first launch keeps the initial sums of keys: where they may be updated in place, a
+/// block could otherwise write one that another has yet to read.
+bool keeps_key_sums(const Problem& problem, const ScalarShape& shape, int segments) {
+    return problem.initial_key_sum && problem.final_key_sum &&
+           (segments > 1 || value_tiles(shape, problem.dims.V) > 1);
 }
 
 /// Which of kScalarShapes fit; where the kernels of any are compiled ahead, only such. Others would
 /// be faster for some sizes, but a call must not wait seconds for a compiler, nor need one, because
 /// its length is another.
 std::array<bool, kShapes> candidate_shapes(const Problem& problem, const ScalarForm& form) {
-    const Dims& d = problem.dims;
     const ScalarPolicy policy = policy_of(form, problem.o.dtype);
     std::array<bool, kShapes> fitting{}, prebuilt{};
     for (std::size_t i = 0; i < kShapes; ++i) {
-        fitting[i] = fits(kScalarShapes[i], d);
+        fitting[i] = fits(kScalarShapes[i], problem);
         prebuilt[i] = fitting[i] && is_prebuilt(kScalarShapes[i], policy);
     }
     return std::ranges::count(prebuilt, true) > 0 ? prebuilt : fitting;
@@ -203,7 +239,9 @@ std::array<bool, kShapes> candidate_shapes(const Problem& problem, const ScalarF
 /// A call as the model sees it.
 struct Load {
     int multiprocessors = 1;
-    bool gated = false, shared = false;
+    bool gated = false, normalized = false;
+    bool shared = false;          // scores
+    bool keeps_key_sums = false;  // in a first launch
     // The least times for bytes: all of the call's, and of keys and values alone, which a split's
     // first launch reads.
     double memory_us = 0, states_memory_us = 0;
@@ -217,6 +255,7 @@ Load load_of(const Problem& problem, const ScalarForm& form, const DeviceSpec& d
     const double bytes = operands * static_cast<double>(size_bytes(problem.o.dtype));
     return {.multiprocessors = std::max(device.multiprocessors, 1),
             .gated = !form.z.empty(),
+            .normalized = form.normalized,
             .memory_us = floor.memory_us,
             .states_memory_us = floor_on(device, {.bytes_read = bytes}).memory_us};
 }
@@ -232,20 +271,24 @@ struct Choice {
 /// memory needs.
 Choice predict(const Dims& d, const Load& load, int shape, int segments) {
     Choice c{.shape = shape, .segments = segments, .us = kLaunchUs, .compute_us = 0};
-    const std::int64_t blocks = blocks_of(kScalarShapes[shape], d);
-    const auto chunks = static_cast<double>(ceil_div(chunks_of(d), segments));
-    const auto add_launch = [&](int launched, double chunk_us, double memory_us) {
-        const auto rounds = static_cast<double>(ceil_div(blocks * launched, load.multiprocessors));
-        const double compute_us = rounds * chunks * chunk_us;
+    const std::int64_t chunks = ceil_div(chunks_of(d), segments);
+    const auto add_launch = [&](std::int64_t blocks, std::int64_t of_block, double chunk_us,
+                                double memory_us) {
+        const std::int64_t rounds = ceil_div(blocks, load.multiprocessors);
+        const double compute_us = static_cast<double>(rounds * of_block) * chunk_us;
         c.compute_us += compute_us;
         c.us += std::max(compute_us, memory_us / kCopyShare);
     };
     const double factor = load.gated ? kGatedFactor : load.shared ? kSharedFactor : 1;
-    add_launch(segments, kChunkUs[shape] * factor, load.memory_us);
+    const double more_us = load.normalized ? kNormalizerUs * kScalarShapes[shape].keys / 128 : 0;
+    add_launch(blocks_of(kScalarShapes[shape], d) * segments, chunks,
+               kChunkUs[shape] * factor + more_us, load.memory_us);
     if (segments == 1 && load.shared) c.us += kScoresUs;
+    if (segments == 1 && load.keeps_key_sums) c.us += kSecondUs;
     if (segments > 1) {
+        const FirstLaunch first = first_launch(d, shape, segments);
         c.us += kSecondUs + kSegmentUs * segments;
-        add_launch(segments - 1, kStateChunkUs[shape],
+        add_launch(first.blocks, ceil_div(chunks, first.parts), kStateChunkUs[first.shape],
                    load.states_memory_us * (segments - 1) / segments);
     }
     return c;
@@ -265,6 +308,7 @@ Choice choose(const Problem& problem, const DeviceSpec& device, const Floor& flo
         for (int segments = 1; segments <= most; ++segments) {
             if (blocks_of(kScalarShapes[shape], d) * segments > kMostBlocks) break;
             load.shared = shares_scores(problem, form, kScalarShapes[shape], segments);
+            load.keeps_key_sums = keeps_key_sums(problem, kScalarShapes[shape], segments);
             const Choice c = predict(d, load, shape, segments);
             if (std::tie(c.us, c.compute_us) < std::tie(best.us, best.compute_us)) best = c;
         }
@@ -277,7 +321,7 @@ int shape_of_plan(const Problem& problem, const Plan& plan) {
     const Dims& d = problem.dims;
     for (int i = 0; i < kShapes; ++i) {
         const ScalarShape& shape = kScalarShapes[i];
-        if (fits(shape, d) && plan.value_tile == std::int64_t{kValueTile} * shape.tiles &&
+        if (fits(shape, problem) && plan.value_tile == std::int64_t{kValueTile} * shape.tiles &&
             plan.tasks == blocks_of(shape, d) * plan.segments) {
             return i;
         }
@@ -285,20 +329,36 @@ int shape_of_plan(const Problem& problem, const Plan& plan) {
     refuse_plan(fmt::format("value_tile {}, {} tasks", plan.value_tile, plan.tasks));
 }
 
-/// The workspace: segments, then shared scores.
+/// Of a head in the workspace, by 64 value channels: both launches' blocks.
+std::int64_t state_tiles(const Dims& d, int shape) {
+    const auto tiles = [&](const ScalarShape& s) { return value_tiles(s, d.V) * s.tiles; };
+    return std::max(tiles(kScalarShapes[shape]),
+                    tiles(kScalarFirstShapes[first_shape_of(shape, d.V)]));
+}
+
+/// The workspace: segments, then shared scores, or sums of keys: those that sequences start from,
+/// and the parts'.
 struct Workspace {
     SegmentBytes segments;
     std::int64_t scores = 0;
-    [[nodiscard]] std::int64_t total() const noexcept { return segments.total() + scores; }
+    std::int64_t kept_key_sums = 0, part_key_sums = 0;
+    [[nodiscard]] std::int64_t total() const noexcept {
+        return segments.total() + scores + kept_key_sums + part_key_sums;
+    }
 };
 
 constexpr std::size_t kScoreAlignment = 128;  // bulk copies: 16
 
-Workspace workspace_of(const Problem& problem, const ScalarForm& form, const ScalarShape& shape,
-                       int segments) {
+Workspace workspace_of(const Problem& problem, const ScalarForm& form, int index, int segments) {
     const Dims& d = problem.dims;
-    const std::int64_t columns = value_tiles(shape, d.V) * shape.tiles * kValueTile;
-    Workspace bytes{.segments = segment_bytes(d, segments, columns * shape.keys, 1)};
+    const ScalarShape& shape = kScalarShapes[index];
+    // A state of each part, and the initial one.
+    const int parts = (segments - 1) * first_launch(d, index, segments).parts;
+    const std::int64_t columns = state_tiles(d, index) * kValueTile;
+    Workspace bytes{.segments = segment_bytes(d, parts + 1, columns * shape.keys, 1)};
+    const std::int64_t key_sums = d.N * d.HV * d.K * static_cast<int>(sizeof(float));
+    if (keeps_key_sums(problem, shape, segments)) bytes.kept_key_sums = key_sums;
+    if (form.normalized) bytes.part_key_sums = key_sums * parts;
     if (!shares_scores(problem, form, shape, segments)) return bytes;
     // Where each chunk's are: shared_scores() in sm90/scalar/storage.cuh.
     const bool packed = problem.indices.cu_seqlens.data != nullptr;
@@ -308,23 +368,26 @@ Workspace workspace_of(const Problem& problem, const ScalarForm& form, const Sca
     return bytes;
 }
 
+/// `shape`: of kScalarShapes, or of kScalarFirstShapes.
 const Kernel& kernel_of(const Problem& problem, const ScalarForm& form, int shape,
                         ScalarKernel which, CompilePolicy policy, bool* compiled = nullptr) {
-    static KernelTable<std::size_t{kShapes} * 4 * 3 * 2 * 2 * 3> table;
+    static KernelTable<std::size_t{kShapes} * 5 * 3 * 2 * 2 * 3> table;
+    const int gate = form.normalized ? 4 : static_cast<int>(form.gate);
     const int policy_index =
-        (static_cast<int>(form.gate) * 3 + static_cast<int>(form.skip_kind)) * 2 +
-        (form.z.empty() ? 0 : 1);
+        (gate * 3 + static_cast<int>(form.skip_kind)) * 2 + (form.z.empty() ? 0 : 1);
     const bool fp16 = problem.o.dtype == DType::kFloat16;
     const int variant =
-        ((shape * 24 + policy_index) * 2 + (fp16 ? 1 : 0)) * 3 + static_cast<int>(which);
+        ((shape * 30 + policy_index) * 2 + (fp16 ? 1 : 0)) * 3 + static_cast<int>(which);
     return table.find(
         problem.device.index, static_cast<std::size_t>(variant), policy, compiled, [&] {
-            return scalar_kernel(kScalarShapes[shape], policy_of(form, problem.o.dtype), which);
+            const bool first = which == ScalarKernel::kFirst;
+            return scalar_kernel(first ? kScalarFirstShapes[shape] : kScalarShapes[shape],
+                                 policy_of(form, problem.o.dtype), which);
         });
 }
 
-/// What a plan launches: a first kernel, if the sequences are split or scores are shared, and the
-/// outputs'.
+/// What a plan launches: a first kernel, if the sequences are split, scores are shared or sums of
+/// keys are kept, and the outputs'.
 struct Launches {
     const Kernel* first = nullptr;
     const Kernel* outputs = nullptr;
@@ -332,12 +395,15 @@ struct Launches {
 Launches find_launches(const Problem& problem, const ScalarForm& form, int shape, int segments,
                        CompilePolicy policy, bool* compiled = nullptr) {
     const bool shared = shares_scores(problem, form, kScalarShapes[shape], segments);
-    const auto find = [&](ScalarKernel which) {
-        return &kernel_of(problem, form, shape, which, policy, compiled);
+    const bool keeps = keeps_key_sums(problem, kScalarShapes[shape], segments);
+    const auto find = [&](int index, ScalarKernel which) {
+        return &kernel_of(problem, form, index, which, policy, compiled);
     };
-    Launches launches{
-        .outputs = find(shared ? ScalarKernel::kOutputsOfSharedScores : ScalarKernel::kOutputs)};
-    if (shared || segments > 1) launches.first = find(ScalarKernel::kFirst);
+    Launches launches{.outputs = find(shape, shared ? ScalarKernel::kOutputsOfSharedScores
+                                                    : ScalarKernel::kOutputs)};
+    if (shared || keeps || segments > 1) {
+        launches.first = find(first_shape_of(shape, problem.dims.V), ScalarKernel::kFirst);
+    }
     return launches;
 }
 
@@ -373,8 +439,26 @@ void set_gates(const Problem& problem, const ScalarForm& form, const Operands& x
     }
 }
 
-scalar::Params make_params(const Problem& problem, const ScalarForm& form, const ScalarShape& shape,
-                           int segments, void* workspace) {
+void set_key_sums(const Problem& problem, const Workspace& bytes, void* workspace,
+                  scalar::Params& p) {
+    p.initial_key_sum = state_of(problem.initial_key_sum, problem.indices.read_slots);
+    p.final_key_sum = state_of(problem.final_key_sum, problem.indices.write_slots);
+    char* at = static_cast<char*>(workspace) + bytes.segments.total();
+    if (bytes.kept_key_sums > 0) {
+        p.kept_key_sum = reinterpret_cast<float*>(at);
+        p.score_blocks = p.heads_per_key_head;  // in the place of blocks of shared scores
+    }
+    p.part_key_sum = reinterpret_cast<float*>(at + bytes.kept_key_sums);
+}
+
+/// Of the outputs' launch, or of the first.
+void set_blocks(const Dims& d, const ScalarShape& shape, scalar::Params& p) {
+    p.head_blocks = static_cast<int>(head_blocks(shape, d));
+    p.value_tiles = static_cast<int>(value_tiles(shape, d.V));
+}
+
+scalar::Params make_params(const Problem& problem, const ScalarForm& form, int shape, int segments,
+                           void* workspace) {
     const Dims& d = problem.dims;
     const Operands x = operands_of(problem, form);
     scalar::Params p{};
@@ -393,10 +477,12 @@ scalar::Params make_params(const Problem& problem, const ScalarForm& form, const
             std::align(kScoreAlignment, static_cast<std::size_t>(kScoreBytes), scores, room));
         p.score_blocks = static_cast<int>(score_blocks(d));
     }
-    p.state_blocks = static_cast<int>(blocks_of(shape, d) * (segments - 1));
-    p.head_blocks = static_cast<int>(head_blocks(shape, d));
-    p.value_tiles = static_cast<int>(value_tiles(shape, d.V));
+    const FirstLaunch first = first_launch(d, shape, segments);
+    p.parts = first.parts;
+    p.state_blocks = static_cast<int>(first.blocks);
+    p.state_tiles = static_cast<int>(state_tiles(d, shape));
     set_gates(problem, form, x, p);
+    if (form.normalized) set_key_sums(problem, bytes, workspace, p);
     return p;
 }
 
@@ -424,7 +510,7 @@ class ScalarMethod final : public Method {
         plan.stages = shape.stages;
         plan.tasks = blocks_of(shape, d) * choice.segments;
         plan.workspace_bytes =
-            workspace_of(problem, form_of(problem), shape, choice.segments).total();
+            workspace_of(problem, form_of(problem), choice.shape, choice.segments).total();
         plan.predicted_us = choice.us;
         return plan;
     }
@@ -442,22 +528,25 @@ class ScalarMethod final : public Method {
         const int index = shape_of_plan(problem, plan);
         const ScalarShape& shape = kScalarShapes[index];
         const ScalarForm form = form_of(problem);
-        require_segments(plan, workspace_of(problem, form, shape, plan.segments).total());
+        require_segments(plan, workspace_of(problem, form, index, plan.segments).total());
         const std::int64_t blocks = blocks_of(shape, problem.dims);
         if (blocks == 0) return;
         // Both kernels before the first launch: nothing is half-written.
         const Launches kernels = find_launches(problem, form, index, plan.segments, policy);
-        const scalar::Params params = make_params(problem, form, shape, plan.segments, workspace);
+        scalar::Params params = make_params(problem, form, index, plan.segments, workspace);
         static_assert(sizeof params <= 4096);  // what every driver passes by value
-        const auto start = [&](const Kernel& kernel, std::int64_t count, Kernel::Start when) {
-            launch(problem, kernel, count, threads_of(shape), &params, when);
+        const auto start = [&](const Kernel& kernel, const ScalarShape& of, std::int64_t count,
+                               Kernel::Start when) {
+            set_blocks(problem.dims, of, params);
+            launch(problem, kernel, count, threads_of(of), &params, when);
         };
         if (kernels.first != nullptr) {
             const Dims& d = problem.dims;
             const std::int64_t sharing = d.N * d.H * params.score_blocks;
-            start(*kernels.first, params.state_blocks + sharing, Kernel::Start::kAfterEnd);
+            start(*kernels.first, kScalarFirstShapes[first_shape_of(index, d.V)],
+                  params.state_blocks + sharing, Kernel::Start::kAfterEnd);
         }
-        start(*kernels.outputs, blocks * plan.segments,
+        start(*kernels.outputs, shape, blocks * plan.segments,
               kernels.first != nullptr ? Kernel::Start::kBeforeEnd : Kernel::Start::kAfterEnd);
     }
 };

@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <set>
 #include <system_error>
+#include <utility>
 
 namespace sluice::cuda {
 
@@ -40,6 +42,7 @@ KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy,
                             {"SLUICE_GATE", policy.gate},
                             {"SLUICE_SKIP", first ? "kNone" : policy.skip},
                             {"SLUICE_GATED", !first && policy.gated ? "true" : "false"},
+                            {"SLUICE_NORMALIZED", policy.normalized ? "true" : "false"},
                             {"SLUICE_SHARED_SCORES", shared ? "true" : "false"},
                             {"SLUICE_STATE_ONLY", first ? "true" : "false"}},
             .generated = {}};
@@ -72,6 +75,12 @@ std::vector<ScalarChoice> make_scalar_choices() {
     return choices;
 }
 
+/// Those that go with a shape, for any V.
+std::set<int> first_shapes(const ScalarShape& shape) {
+    const auto index = static_cast<int>(std::ranges::find(kScalarShapes, shape) - kScalarShapes);
+    return {first_shape_of(index, 64), first_shape_of(index, 128)};
+}
+
 const std::vector<ScalarChoice>& scalar_choices() {
     static const std::vector<ScalarChoice> choices = make_scalar_choices();
     return choices;
@@ -98,8 +107,12 @@ std::vector<KernelSource> prebuilt_kernels() {
             kernels.push_back(
                 scalar_kernel(choice.shape, policy, ScalarKernel::kOutputsOfSharedScores));
         }
-        kernels.push_back(
-            scalar_kernel(choice.shape, choice.policies.front(), ScalarKernel::kFirst));
+        for (const int first : first_shapes(choice.shape)) {
+            KernelSource kernel = scalar_kernel(kScalarFirstShapes[first], choice.policies.front(),
+                                                ScalarKernel::kFirst);
+            if (std::ranges::count(kernels, kernel.to_string(), &KernelSource::to_string) == 0)
+                kernels.push_back(std::move(kernel));
+        }
     }
     return kernels;
 }

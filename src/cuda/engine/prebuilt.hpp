@@ -2,6 +2,7 @@
 // compiler.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -40,20 +41,32 @@ struct ScalarShape {
 inline constexpr ScalarShape kScalarShapes[] = {{128, 2, 1, 3}, {128, 1, 2, 3}, {128, 1, 1, 4},
                                                 {64, 2, 1, 4},  {64, 1, 2, 4},  {64, 1, 1, 4},
                                                 {256, 1, 1, 2}};
+/// Of the first launch, for each of kScalarShapes: it has no more than states to keep in registers,
+/// so a block has up to four heads, which share keys.
+inline constexpr ScalarShape kScalarFirstShapes[] = {{128, 4, 1, 4}, {128, 1, 2, 6}, {128, 1, 1, 7},
+                                                     {64, 4, 1, 4},  {64, 1, 2, 7},  {64, 1, 1, 7},
+                                                     {256, 1, 1, 5}};
+/// Which of them goes with the `shape`-th of kScalarShapes: a head's two tiles share keys as well.
+[[nodiscard]] constexpr int first_shape_of(int shape, std::int64_t values) {
+    constexpr int kWide = 1, kNarrow = 2;  // of K = 128
+    return shape == kNarrow && values > 64 ? kWide : shape;
+}
 
 /// What a kernel for scalar decays computes. `gate`, `skip` and `input` as the header names them:
 /// kNone, kConstant, kGiven, kTimeStep; kNone, kHead, kChannel; kBFloat16, kFloat16. `gated`:
-/// outputs are times silu(z).
+/// outputs are times silu(z). `normalized`: they are divided by what queries read of the sum of
+/// keys; of gates only kNone, and blocks of one head.
 struct ScalarPolicy {
     std::string gate;
     std::string skip = "kNone";
     bool gated = false;
     std::string input = "kBFloat16";
+    bool normalized = false;
     bool operator==(const ScalarPolicy&) const = default;
 };
-/// A shape's and policy's kernels: the first launch's, which for all policies of a gate is the
-/// same; the outputs' with scores that each block computes; and with scores that the first launch
-/// has.
+/// A policy's kernels: the first launch's, of a shape of its own and for all policies of a gate the
+/// same, unless they are normalised; the outputs' with scores that each block computes; and with
+/// scores that the first launch has.
 enum class ScalarKernel { kFirst, kOutputs, kOutputsOfSharedScores };
 [[nodiscard]] KernelSource scalar_kernel(const ScalarShape& shape, const ScalarPolicy& policy,
                                          ScalarKernel which);

@@ -29,15 +29,17 @@ struct Config {
     static constexpr Gate kGate = Gate::SLUICE_GATE;
     static constexpr Skip kSkip = Skip::SLUICE_SKIP;
     static constexpr bool kGated = SLUICE_GATED;  // the output is times silu(z)
+    /// Outputs are divided by what queries read of the sum of keys (normalizer.cuh).
+    static constexpr bool kNormalized = SLUICE_NORMALIZED;
     /// First pass of a split sequence: only each segment's own state and decay.
     static constexpr bool kStateOnly = SLUICE_STATE_ONLY;
     /// Blocks of the first launch have computed the scores, once for all blocks of a key head;
     /// otherwise each block computes its own.
     static constexpr bool kLoadsScores = SLUICE_SHARED_SCORES;
-    static constexpr int kStages = SLUICE_STAGES + (kStateOnly ? 3 : 0);  // chunks in flight
-    /// Chunks that wait for math when the scores role is done with them; where scores are shared,
-    /// that role has a part in few.
-    static constexpr int kSlots = kStateOnly ? 4 : kLoadsScores ? 1 : 2;
+    static constexpr int kStages = SLUICE_STAGES;  // chunks in flight
+    /// Chunks that wait for math when the scores role is done with them. First launch: a stage's,
+    /// without scores.
+    static constexpr int kSlots = kStateOnly ? kStages : 2;
     static constexpr int kOutputs = 2;  // chunks of O on their way out
 
     static constexpr int kChunk = 64;
@@ -46,9 +48,15 @@ struct Config {
     /// has half of the key channels, and the first finishes the output.
     static constexpr int kKeyHalves = kKeys > 128 ? 2 : 1;
     static constexpr int kGroupKeys = kKeys / kKeyHalves;
-    static constexpr int kMathGroups = kValueBoxes * kKeyHalves;
+    /// Boxes that a warpgroup has: of four heads in the first launch, which has no more than states
+    /// to keep in registers, two.
+    static constexpr int kGroupBoxes = kValueBoxes > 2 ? 2 : 1;
+    static constexpr int kMathGroups = kValueBoxes * kKeyHalves / kGroupBoxes;
     static constexpr int kMathThreads = 128 * kMathGroups;
-    static constexpr int kScoreThreads = 128;
+    static constexpr int kScoreThreads = 128;  // first launch: the gates' instead
+    /// Who clears what a last chunk has too many, and converts fp16; of normalised outputs' first
+    /// launch also who adds up keys.
+    static constexpr int kTidyThreads = kStateOnly && !kNormalized ? 64 : kScoreThreads;
     /// Warps that release a stage: math's, and scores' where math does not wait for that role.
     static constexpr int kStageReaders = (kMathThreads + (kLoadsScores ? kScoreThreads : 0)) / 32;
     static constexpr int kThreads = kMathThreads + kScoreThreads + 128;
@@ -68,29 +76,40 @@ struct Config {
     static constexpr bool kWhole =
         kMathGroups == 2 && kGroupKeys == 128;  // every register is taken
     // The first launch has no scores, and its gates are more chunks ahead.
-    static constexpr int kLoadRegisters = !kWhole ? 56 : kStateOnly ? 64 : kLoadsScores ? 40 : 32;
-    static constexpr int kScoreRegisters = kMathGroups == 1 ? 168
-                                           : !kWhole        ? 104
-                                           : kStateOnly     ? 96
-                                           : kLoadsScores   ? 40
-                                                            : 64;
-    static constexpr int kMathRegisters = kMathGroups == 1 ? 232
-                                          : !kWhole        ? 176
-                                          : kStateOnly     ? 176
-                                          : kLoadsScores   ? 216
-                                                           : 208;
+    static constexpr int kLoadRegisters = !kWhole            ? 56
+                                          : kGroupBoxes == 2 ? 32
+                                          : kStateOnly       ? 64
+                                          : kLoadsScores     ? 40
+                                                             : 32;
+    static constexpr int kScoreRegisters = kMathGroups == 1   ? 168
+                                           : !kWhole          ? 104
+                                           : kGroupBoxes == 2 ? 64
+                                           : kStateOnly       ? 96
+                                           : kLoadsScores     ? 40
+                                           : kNormalized      ? 96
+                                                              : 64;
+    static constexpr int kMathRegisters = kMathGroups == 1   ? 232
+                                          : !kWhole          ? 176
+                                          : kGroupBoxes == 2 ? 208
+                                          : kStateOnly       ? 176
+                                          : kLoadsScores     ? 216
+                                          : kNormalized      ? 192
+                                                             : 208;
     /// A chunk's values stay in registers from before its products to after them.
     static constexpr bool kReadsEarly = kLoadsScores;
+    static constexpr bool kKeepsValues = kMathGroups == 1;
     static_assert(128 * kLoadRegisters + kScoreThreads * kScoreRegisters +
                       kMathThreads * kMathRegisters <=
                   kThreads * kLaunchRegisters);
 
-    static_assert(kHeads == 1 || kHeads == 2);  // gates of a head: a warp beside load and store
+    // Gates of a head: a warp beside load and store, or in the scores role's place.
+    static_assert(kHeads == 1 || kHeads == 2 || kStateOnly && kHeads == 4);
     static_assert(kKeys == 64 || kKeys == 128 || kKeys == 256);
     static_assert(kKeyHalves == 1 || kValueBoxes == 1);
     static_assert(kMathGroups == 1 || kMathGroups == 2);
     static_assert(kStages >= 2);
     static_assert(!kLoadsScores || !kStateOnly && !kConverted);
+    static_assert(!kNormalized || kGate == Gate::kNone && kHeads == 1 && !kLoadsScores);
 };
 
 }  // namespace sluice::scalar

@@ -25,12 +25,13 @@ struct TokenGate {
 __device__ inline float at_least(float x, float least) { return x < least ? least : x; }
 __device__ inline float at_most(float x, float most) { return x > most ? most : x; }
 
+/// log(1 + e^x), without a branch: lanes would take the ways of one after the other.
 __device__ inline float softplus(float x) {
-    const float u = exp2_fast(x * kLog2E);
-    if (x > 15.f) return x + exp2_fast(-x * kLog2E);
+    const float u = exp2_fast(-fabsf(x) * kLog2E);
+    const float log = log2_fast(1.f + u) * (1.f / kLog2E);
     // log(1 + u) loses u's digits where u is small.
-    if (u < 0.02f) return u * (1.f - u * (0.5f - u * (1.f / 3 - u * 0.25f)));
-    return log2_fast(1.f + u) * (1.f / kLog2E);
+    const float series = u * (1.f - u * (0.5f - u * (1.f / 3 - u * 0.25f)));
+    return fmaxf(x, 0.f) + (u < 0.02f ? series : log);
 }
 
 __device__ inline HeadRate head_rate(const Params& p, int head) {
@@ -51,7 +52,8 @@ __device__ inline TokenGate token_gate(const Params& p, const HeadRate& head, fl
     if constexpr (Config::kGate == Gate::kConstant) return {head.bits, 1.f};
     if constexpr (Config::kGate == Gate::kGiven) return {raw * kLog2E, 1.f};
     float step = raw + head.bias;
-    if (p.softplus) step = softplus(step);
+    const float soft = softplus(step);
+    step = p.softplus ? soft : step;
     step = at_most(at_least(step, p.least_step), p.greatest_step);
     return {step * head.bits, step};
 }
@@ -63,18 +65,154 @@ struct RawGates {
     u32 bits[2];
 };
 
-__device__ inline RawGates fetch(const Params& p, const Task& task, int head, int chunk, int lane) {
-    RawGates raw = {};
-    if constexpr (kReadsGates) {
-        const int token = chunk * Config::kChunk + 2 * lane;
-        const long long at = task.batch * p.gate.batch_stride +
-                             (task.begin + token) * p.gate.token_stride + head * p.gate.head_stride;
-        if (token < task.length) raw.bits[0] = load_bits(p.gate.data, at, p.gate.type);
-        if (token + 1 < task.length) {
-            raw.bits[1] = load_bits(p.gate.data, at + p.gate.token_stride, p.gate.type);
+/// Reads a head's gates, some chunks at once in the order of work; while those are worked on, as
+/// many are on their way.
+struct GateReader {
+    static constexpr int kChunks = Config::kStateOnly ? 4 : 2;
+    static constexpr int kStep = Config::kStateOnly ? -Config::kChunk : Config::kChunk;
+    const char* at;  // the lane's first token of the next chunk
+    int token;
+    RawGates ahead[kChunks];
+
+    __device__ GateReader(const Params& p, const Task& task, int local, int lane)
+        : token(task.chunk(0) * Config::kChunk + 2 * lane), ahead{} {
+        const long long first = task.batch * p.gate.batch_stride +
+                                (task.head + min(local, task.heads - 1)) * p.gate.head_stride +
+                                (task.begin + token) * p.gate.token_stride;
+        at = static_cast<const char*>(p.gate.data) + first * (p.gate.type == kFloat32 ? 4 : 2);
+    }
+    /// All loads are in flight together. What the sequence does not have is zero.
+    template <class Bits>
+    __device__ void fetch_as(const Params& p, int length) {
+        const long long token_bytes = p.gate.token_stride * sizeof(Bits);
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const bool exists = static_cast<u32>(token + e) < static_cast<u32>(length);
+                const auto* from = reinterpret_cast<const Bits*>(at + e * token_bytes);
+                ahead[c].bits[e] = exists ? *from : 0;
+            }
+            token += kStep;
+            at += kStep * token_bytes;
         }
     }
-    return raw;
+    __device__ void fetch(const Params& p, const Task& task) {
+        if constexpr (!kReadsGates) {
+            token += kChunks * kStep;
+        } else if (p.gate.type == kFloat32) {
+            fetch_as<u32>(p, task.length);
+        } else {
+            fetch_as<u16>(p, task.length);
+        }
+    }
+    /// What was fetched last; returns the lane's first token of it.
+    __device__ int get(Storage&, int, int, RawGates (&raw)[kChunks]) const {
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) raw[c] = ahead[c];
+        return token - kChunks * kStep;
+    }
+};
+
+/// The same for the four warps of a block of four heads: each reads a chunk's gates of all heads,
+/// which are side by side. Each head's alone would be as many sectors from L2, and those are what
+/// the first launch waits for.
+struct GateRowReader {
+    static constexpr int kHeads = Config::kHeads, kChunks = 4;
+    static constexpr int kStep = kChunks * GateReader::kStep;
+    const char* at;  // the lane's first token of the warp's next chunk
+    int token;
+    bool rows;  // a token's are 8 bytes, and aligned
+    u32 ahead[2][kHeads];
+
+    __device__ GateRowReader(const Params& p, const Task& task, int warp, int lane)
+        : token(task.chunk(warp) * Config::kChunk + 2 * lane) {
+        const long long first = task.batch * p.gate.batch_stride + task.head * p.gate.head_stride +
+                                (task.begin + token) * p.gate.token_stride;
+        at = static_cast<const char*>(p.gate.data) + first * (p.gate.type == kFloat32 ? 4 : 2);
+        rows = task.heads == kHeads && p.gate.type != kFloat32 && p.gate.head_stride == 1 &&
+               p.gate.token_stride % 4 == 0 && reinterpret_cast<u64>(at) % 8 == 0;
+    }
+    template <class Bits>
+    __device__ void fetch_each(const Params& p, const Task& task) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const auto* from = reinterpret_cast<const Bits*>(at) + e * p.gate.token_stride;
+            const bool exists = static_cast<u32>(token + e) < static_cast<u32>(task.length);
+#pragma unroll
+            for (int h = 0; h < kHeads; ++h) {
+                ahead[e][h] = exists && h < task.heads ? from[h * p.gate.head_stride] : 0;
+            }
+        }
+        at += kStep * p.gate.token_stride * static_cast<int>(sizeof(Bits));
+    }
+    __device__ void fetch(const Params& p, const Task& task) {
+        if (rows) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const bool exists = static_cast<u32>(token + e) < static_cast<u32>(task.length);
+                uint2 x = make_uint2(0, 0);
+                if (exists) x = *reinterpret_cast<const uint2*>(at + e * p.gate.token_stride * 2);
+                ahead[e][0] = x.x;
+                ahead[e][1] = x.y;
+            }
+            at += kStep * p.gate.token_stride * 2;
+        } else if (p.gate.type == kFloat32) {
+            fetch_each<u32>(p, task);
+        } else {
+            fetch_each<u16>(p, task);
+        }
+        token += kStep;
+    }
+    /// What the four warps have fetched, of a head; returns the lane's first token of it.
+    __device__ int get(Storage& s, int warp, int lane, RawGates (&raw)[kChunks]) {
+        if (rows) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const u32 low = ahead[e][0], high = ahead[e][1];
+                ahead[e][0] = low & 0xffff;
+                ahead[e][1] = low >> 16;
+                ahead[e][2 % kHeads] = high & 0xffff;
+                ahead[e][3 % kHeads] = high >> 16;
+            }
+        }
+        named_barrier(kGateBarrier, kHeads * 32);  // the chunks before have been read
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+            *reinterpret_cast<uint2*>(&s.gate_rows.bits[warp][h][2 * lane]) =
+                make_uint2(ahead[0][h], ahead[1][h]);
+        }
+        named_barrier(kGateBarrier, kHeads * 32);
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+            const uint2 x = *reinterpret_cast<const uint2*>(&s.gate_rows.bits[c][warp][2 * lane]);
+            raw[c] = {{x.x, x.y}};
+        }
+        return token - kStep - warp * GateReader::kStep;
+    }
+};
+
+template <bool kRows>
+struct FirstLaunchReader {
+    using Type = GateReader;
+};
+template <>
+struct FirstLaunchReader<true> {
+    using Type = GateRowReader;
+};
+
+/// As numbers, the type decided once.
+template <int kChunks>
+__device__ inline void numbers_of(const RawGates (&raw)[kChunks], int type,
+                                  float (&x)[kChunks][2]) {
+    const int shift = type == kBFloat16 ? 16 : 0;
+#pragma unroll
+    for (int c = 0; c < kChunks * 2; ++c) {
+        x[c / 2][c % 2] = __uint_as_float(raw[c / 2].bits[c % 2] << shift);
+    }
+    if (type != kFloat16) return;
+#pragma unroll
+    for (int c = 0; c < kChunks * 2; ++c) x[c / 2][c % 2] = low_fp16(raw[c / 2].bits[c % 2]);
 }
 
 /// What a lane's two tokens come to.
@@ -133,24 +271,27 @@ __device__ inline TokenFactors token_factors(float b, int lift) {
     return {exp2_fast(rest) * power_of_two(n), exp2_fast(-rest) * power_of_two(-n)};
 }
 
+/// First launch: `after`, bits of the part's later chunks.
+__device__ inline void store_part_gates(HeadGates& to, const ChunkGates& g, float after, int lane) {
+    const float2 rest = exp2_pair(make_float2(g.bits - g.sum.x + after, g.bits - g.sum.y + after));
+    to.rest.set(lane, make_float2(g.token[0].weight * rest.x, g.token[1].weight * rest.y));
+}
+
 __device__ inline void store_gates(HeadGates& to, int& reach, const ChunkGates& g, float scale,
                                    int lane) {
     const float2 b = g.sum;
     const bool strong = g.bits < -2 * kRange;
-    const bool lifted = !Config::kStateOnly && g.bits < -kRange;
+    const bool lifted = g.bits < -kRange;
     const int lift = lifted ? static_cast<int>(kRange) : 0;
-    if constexpr (!Config::kStateOnly) {
-        const TokenFactors x = token_factors(b.x, lift);
-        const TokenFactors y = token_factors(b.y, lift);
-        to.value.set(lane, make_float2(g.token[0].weight * x.value, g.token[1].weight * y.value));
-        to.row.set(lane, make_float2(scale * x.row, scale * y.row));
-        // The other head's gates may be the strong ones: scores read both heads' shifts then.
-        const float2 shift =
-            make_float2(fminf(b.x + 2 * kRange, 0.f), fminf(b.y + 2 * kRange, 0.f));
-        to.shift.set(lane, shift);
-        reinterpret_cast<float2*>(to.row_shift)[lane] = shift;
-    }
-    if (Config::kStateOnly || strong) {
+    const TokenFactors x = token_factors(b.x, lift);
+    const TokenFactors y = token_factors(b.y, lift);
+    to.value.set(lane, make_float2(g.token[0].weight * x.value, g.token[1].weight * y.value));
+    to.row.set(lane, make_float2(scale * x.row, scale * y.row));
+    // The other head's gates may be the strong ones: scores read both heads' shifts then.
+    const float2 shift = make_float2(fminf(b.x + 2 * kRange, 0.f), fminf(b.y + 2 * kRange, 0.f));
+    to.shift.set(lane, shift);
+    reinterpret_cast<float2*>(to.row_shift)[lane] = shift;
+    if (strong) {
         const float2 rest = exp2_pair(make_float2(g.bits - b.x, g.bits - b.y));
         to.rest.set(lane, make_float2(g.token[0].weight * rest.x, g.token[1].weight * rest.y));
     }
@@ -161,47 +302,56 @@ __device__ inline void store_gates(HeadGates& to, int& reach, const ChunkGates& 
 }
 
 /// `local`: the head's place in the block.
+template <class Reader>
 __device__ inline void gate_warp(const Params& p, Storage& s, int local) {
-    // Chunks at a time; as many are on their way from memory.
-    constexpr int kAhead = Config::kStateOnly ? 4 : 2;
+    constexpr int kAhead = Reader::kChunks;
     const Task& task = s.task;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     const int head = task.head + min(local, task.heads - 1);
-    const HeadRate rate = head_rate(p, head);
+    const auto lane = [] { return thread_anew() % 32; };  // not kept in a register
+    Reader reader(p, task, local, lane());
+    reader.fetch(p, task);
+    const HeadRate rate = head_rate(p, head);  // while that is on its way
     float bits = 0.f;
-    RawGates ahead[kAhead];
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) ahead[a] = fetch(p, task, head, task.first + a, lane);
-    for (int first = task.first; first < task.end; first += kAhead) {
+    for (int first = 0; task.first + first < task.end; first += kAhead) {
+        float raw[kAhead][2];
+        RawGates loaded[kAhead];
+        int token = reader.get(s, local, lane(), loaded);
+        numbers_of(loaded, p.gate.type, raw);
         ChunkGates gates[kAhead];
 #pragma unroll
         for (int a = 0; a < kAhead; ++a) {
-            const int token = (first + a) * Config::kChunk + 2 * lane;
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                TokenGate& to = gates[a].token[e];
-                to = token_gate(p, rate, number_of(ahead[a].bits[e], p.gate.type));
-                if (token + e >= task.length) to = {0.f, 0.f};
+                const TokenGate gate = token_gate(p, rate, raw[a][e]);
+                const bool exists = token + e < task.length;
+                gates[a].token[e] = {exists ? gate.bits : 0.f, exists ? gate.weight : 0.f};
             }
-            ahead[a] = fetch(p, task, head, first + kAhead + a, lane);
+            token += GateReader::kStep;
         }
-        sum_gates(gates, lane);
+        reader.fetch(p, task);
+        if constexpr (!Config::kNormalized) sum_gates(gates, lane());
 #pragma unroll
         for (int a = 0; a < kAhead; ++a) {
-            if (first + a >= task.end) break;
-            bits += gates[a].bits;
-            const int i = first + a - task.first;
+            const int i = first + a;
+            if (task.first + i >= task.end) break;
             const int stage = i % Config::kStages;
+            HeadGates& to = s.gates[stage][local];
             s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
-            store_gates(s.gates[stage][local], s.reaches[stage].head[local], gates[a], p.scale,
-                        lane);
+            if constexpr (Config::kNormalized) {
+                // Nothing decays; rows' factors: normalizer.cuh.
+            } else if constexpr (Config::kStateOnly) {
+                store_part_gates(to, gates[a], bits, lane());
+                bits += gates[a].bits;
+            } else {
+                store_gates(to, s.reaches[stage].head[local], gates[a], p.scale, lane());
+            }
             s.stage_full[stage].arrive_warp();
         }
     }
     if constexpr (Config::kStateOnly) {
-        if (lane != 0 || task.value_tile != 0 || local >= task.heads) return;
+        if (lane() != 0 || task.value_tile != 0 || local >= task.heads) return;
         const long long row = static_cast<long long>(task.sequence) * p.heads + head;
-        p.segment_decay[row * p.segments + task.segment] = exp2_fast(bits);
+        p.segment_decay[row * (parts_of(p) + 1) + task.part] = exp2_fast(bits);
     }
 }
 

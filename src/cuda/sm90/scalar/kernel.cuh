@@ -15,7 +15,7 @@
 // 160 is strong: its M takes an exponential an element, and the state a second weighing of V
 // (storage.cuh). A row's numbers are the same in every case, so they depend on no later gate. A
 // block of threads has one or two value heads of a key head, a tile of value channels, and a
-// segment of the chunks.
+// segment of the chunks. Normalised outputs (no decay) have other factors of rows (normalizer.cuh).
 //
 //   role      threads              does
 //   load      one thread           q, k, v (and shared scores) of a chunk by bulk copies, kStages
@@ -48,18 +48,27 @@ __device__ inline void load_chunk(const Params& p, Storage& s, int chunk, int st
                  task.value_tile * Config::kValueTile + m % Config::kTiles * 64,
                  task.head + m / Config::kTiles, token, task.batch);
     }
-    if constexpr (Config::kLoadsScores) {
-        load_bytes(s.stage[stage].scores, shared_scores(p, task, chunk), Config::kBoxBytes, full);
-    }
+}
+
+__device__ inline void load_scores(const Params& p, Storage& s, int chunk, int stage) {
+    load_bytes(s.stage[stage].scores, shared_scores(p, s.task, chunk), Config::kBoxBytes,
+               s.stage_full[stage]);
 }
 
 __device__ inline void load_thread(const Params& p, Storage& s) {
-    if constexpr (Config::kLoadsScores) wait_for_previous_launch();
-    const int chunks = s.task.end - s.task.first;
-    for (int i = 0; i < chunks; ++i) {
+    const Task& task = s.task;
+    const int chunks = task.end - task.first;
+    const int at_once = min(Config::kStages, chunks);
+    for (int i = 0; i < at_once; ++i) load_chunk(p, s, task.chunk(i), i);
+    if constexpr (Config::kLoadsScores) {  // which the launch before computes
+        wait_for_previous_launch();
+        for (int i = 0; i < at_once; ++i) load_scores(p, s, task.chunk(i), i);
+    }
+    for (int i = at_once; i < chunks; ++i) {
         const int stage = i % Config::kStages;
         s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);
-        load_chunk(p, s, s.task.first + i, stage);
+        load_chunk(p, s, task.chunk(i), stage);
+        if constexpr (Config::kLoadsScores) load_scores(p, s, task.chunk(i), stage);
     }
 }
 
@@ -79,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1
         }
         for (int i = 0; i < Config::kPairs; ++i) s.pair_full[i].init(1);
         for (int i = 0; i < Config::kSlots; ++i) {
-            s.slot_full[i].init(Config::kScoreThreads / 32 * kWarpArrivals);
+            s.slot_full[i].init(Config::kTidyThreads / 32 * kWarpArrivals);
             s.slot_empty[i].init(Config::kMathThreads / 32 * kWarpArrivals);
         }
         for (int m = 0; m < Config::kMathGroups; ++m) {
@@ -95,7 +104,10 @@ extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1
     __syncthreads();
     if constexpr (Config::kStateOnly) {
         sluice::tile::allow_next_launch();
-        if (s.task.sharer >= 0) return share_scores(p, s);
+        if (s.task.sharer >= 0) {
+            if constexpr (Config::kNormalized) return keep_key_sum(p, s.task);
+            return share_scores(p, s);
+        }
     }
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     constexpr int kScoreWarp = Config::kMathThreads / 32;
@@ -103,16 +115,31 @@ extern "C" __global__ void __launch_bounds__(sluice::scalar::Config::kThreads, 1
     if (warp < kScoreWarp) {
         set_registers<Config::kMathRegisters, Config::kLaunchRegisters>();
         // Computed anew: not kept in a register from before the roles part.
-        math_warpgroup(p, s, uniform(static_cast<int>(threadIdx.x) / 128));
+        const int group = uniform(static_cast<int>(threadIdx.x) / 128);
+        if constexpr (Config::kStateOnly) {
+            add_parts(p, s, group);
+        } else {
+            math_warpgroup(p, s, group);
+        }
     } else if (warp < kLoadWarp) {
         set_registers<Config::kScoreRegisters, Config::kLaunchRegisters>();
-        scores_warpgroup(s);
+        if constexpr (Config::kStateOnly && Config::kNormalized) {
+            tidy_chunks(p, s, static_cast<int>(threadIdx.x) - Config::kMathThreads);
+        } else if constexpr (Config::kStateOnly) {
+            using Reader = FirstLaunchReader<kReadsGates && Config::kHeads == 4>::Type;
+            if (warp < kScoreWarp + Config::kHeads) gate_warp<Reader>(p, s, warp - kScoreWarp);
+        } else {
+            serve_outputs(p, s);
+        }
     } else {
         set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
         if (warp == kLoadWarp) {
             if (threadIdx.x % 32 == 0) load_thread(p, s);
+        } else if constexpr (Config::kStateOnly && !Config::kNormalized) {
+            const int thread = static_cast<int>(threadIdx.x) - (kLoadWarp + 1) * 32;
+            if (thread < Config::kTidyThreads) tidy_chunks(p, s, thread);
         } else if (warp <= kLoadWarp + Config::kHeads) {
-            gate_warp(p, s, warp - kLoadWarp - 1);
+            gate_warp<GateReader>(p, s, warp - kLoadWarp - 1);
         } else if (!Config::kStateOnly && warp == kLoadWarp + 3) {
             store_warp(p, s);
         }

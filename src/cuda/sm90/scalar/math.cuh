@@ -26,6 +26,9 @@ __device__ inline void load_values(const unsigned char* tile, const Fragment& at
     for (int n = 0; n < 4; ++n) load_matrices_transposed(from + n * 2048, v[n]);
 }
 
+/// Normalised outputs have no decay.
+constexpr bool kWeighs = !Config::kNormalized;
+
 /// A factor for each of the thread's sixteen tokens, in the order of an operand's registers.
 using Factors = float4[4];
 
@@ -34,13 +37,17 @@ __device__ inline void load_factors(const Columns& from, const Fragment& at, Fac
     for (int n = 0; n < 4; ++n) factors[n] = from.four(at.thread % 32, n);
 }
 
-/// Each token's values times its factor.
+/// Each token's values times its factor, which is 1 where there is no decay.
 __device__ inline void weigh(const ValueOperand& values, const Factors& factors, ValueOperand& v) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-        const float4 f = factors[n];
+        const float4 f = kWeighs ? factors[n] : make_float4(1.f, 1.f, 1.f, 1.f);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
+            if (!kWeighs && !Config::kConverted) {
+                v[n][e] = values[n][e];
+                continue;
+            }
             v[n][e] = pack_bf16(low_input(values[n][e]) * (e < 2 ? f.x : f.z),
                                 high_input(values[n][e]) * (e < 2 ? f.y : f.w));
         }
@@ -174,13 +181,13 @@ __device__ inline void multiply_scores(const ValueOperand& values, const unsigne
     product_commit();
 }
 
-/// Begins S^T += V^T K.
+/// Begins S^T += V^T K, or S^T = V^T K.
 __device__ inline void multiply_keys(const ValueOperand& values, const unsigned char* keys,
-                                     State& state) {
+                                     State& state, bool add = true) {
     product_begin();
     const u64 k = operand(keys, Config::kBoxBytes);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) product<1>(state, values[n], advance(k, n * 2048), true);
+    for (int n = 0; n < 4; ++n) product<1>(state, values[n], advance(k, n * 2048), add || n > 0);
     product_commit();
 }
 
@@ -189,40 +196,50 @@ __device__ inline void scale_state(float decay, State& state) {
     for (float& x : state) x *= decay;
 }
 
-/// The first launch's chunks: state = decay state + what a chunk adds to it. The next chunk's
-/// values are weighed while products run.
-__device__ inline void add_chunks(const Params& p, Storage& s, const Fragment& at, State& state) {
+/// The first launch: a part's own states. Values are weighed for the part's end, so states need no
+/// scaling, and a box's product runs while the next one's values are weighed.
+__device__ inline void add_parts(const Params& p, Storage& s, int group) {
+    constexpr int kBoxes = Config::kGroupBoxes;
+    const Task& task = s.task;
+    const auto fragment = [&](int box, int thread) {
+        return Fragment{group * kBoxes + box, thread};
+    };
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    copy_initial(p, task, group, thread);
+    State state[kBoxes];
     const bool never = p.tokens < 0;
-    const int chunks = uniform(s.task.end - s.task.first);
-    const auto weigh_chunk = [&](int i, ValueOperand& to) {
+    const int chunks = uniform(task.end - task.first);
+    for (int i = 0; i < chunks; ++i) {
         const int stage = i % Config::kStages;
-        // The scores role clears what a last chunk has too many, and converts fp16.
-        s.slot_full[i % Config::kSlots].wait(i / Config::kSlots & 1);
-        s.stage_full[stage].wait(i / Config::kStages & 1);
-        ValueOperand values;
-        Factors factors;
-        load_values(s.stage[stage].v[at.box()], at, values);
-        load_factors(s.gates[stage][at.head()].rest, at, factors);
-        weigh(values, factors, to);
-    };
-    const auto add_chunk = [&](int i, const ValueOperand& v, ValueOperand& next) {
-        const int stage = i % Config::kStages;
-        scale_state(s.gates[stage][at.head()].decay, state);
-        multiply_keys(v, s.stage[stage].k + at.key_bytes(), state);
-        if (i + 1 < chunks) weigh_chunk(i + 1, next);
+        const u32 phase = i / Config::kStages & 1;
+        s.stage_full[stage].wait(phase);
+        if (is_tidied(task, i)) s.slot_full[stage].wait(phase);
+        // All reads before the first product, behind which they would queue.
+        ValueOperand v[kBoxes];
+        Factors factors[kBoxes];
+#pragma unroll
+        for (int b = 0; b < kBoxes; ++b) {
+            const Fragment at = fragment(b, thread);
+            load_values(s.stage[stage].v[at.box()], at, v[b]);
+            if constexpr (kWeighs) load_factors(s.gates[stage][at.head()].rest, at, factors[b]);
+        }
+#pragma unroll
+        for (int b = 0; b < kBoxes; ++b) {
+            weigh(v[b], factors[b], v[b]);
+            multiply_keys(v[b], s.stage[stage].k + fragment(b, 0).key_bytes(), state[b], i > 0);
+        }
         product_wait<0>();
-        keep(state);
-        hold(v, never);
-        s.slot_empty[i % Config::kSlots].arrive_warp();
+#pragma unroll
+        for (int b = 0; b < kBoxes; ++b) {
+            keep(state[b]);
+            hold(v[b], never);
+        }
         s.stage_empty[stage].arrive_warp();
-    };
-    // Operands by turns: what is copied from one's registers into the other's, ptxas may copy
-    // early.
-    ValueOperand even = {}, odd = {};
-    if (chunks > 0) weigh_chunk(0, even);
-    for (int i = 0; i < chunks; i += 2) {
-        add_chunk(i, even, odd);
-        if (i + 1 < chunks) add_chunk(i + 1, odd, even);
+    }
+#pragma unroll
+    for (int b = 0; b < kBoxes; ++b) {
+        if (chunks == 0) zero(state[b]);
+        store_part(p, task, fragment(b, thread_anew() % 128), task.part, state[b]);
     }
 }
 
@@ -238,10 +255,6 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
     const float2 skip = load_skip(p, task, at);
     State state;
     start_state(p, task, at, state);
-    if constexpr (Config::kStateOnly) {
-        add_chunks(p, s, at, state);
-        return store_segment(p, task, at, task.segment, state);
-    }
     // A segment writes the states after its own chunks, the first also the one before.
     const auto place = [&] { return place_of(p, task, Fragment{group, thread_anew() % 128}); };
     const auto store_checkpoint = [&](int chunk) {
@@ -267,6 +280,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
             s.slot_full[slot_of(i) % Config::kSlots].wait(slot_of(i) / Config::kSlots & 1);
         }
         s.stage_full[i % Config::kStages].wait(i / Config::kStages & 1);
+        if constexpr (!kWeighs) return ChunkStart{};
         const u32 gates = shared_address(&s.gates[i % Config::kStages][at.head()].decay);
         return ChunkStart{load_reaches(s.reaches[i % Config::kStages]),
                           __uint_as_float(load_shared(gates))};
@@ -279,12 +293,12 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         const int slot = slot_of(i) % Config::kSlots;
         const HeadGates& gates = s.gates[stage][at.head()];
         const bool strong = start.reaches.of(at.head()) == kStrong;
-        float decay = start.decay;
+        float decay = kWeighs ? start.decay : 1.f;
         ValueOperand values, v, rest;
         Factors factors, row;
         const auto read = [&](const Columns& columns) {
             load_values(s.stage[stage].v[at.box()], at, values);
-            load_factors(columns, at, factors);
+            if constexpr (kWeighs) load_factors(columns, at, factors);
         };
         // A read of shared memory queues behind the products that its warp has begun. Where there
         // are registers for it, what is needed while they run is read before them.
@@ -305,9 +319,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         weigh(values, factors, v);
         // Packed: the compiler would keep both halves of each until the output is finished.
         if (Config::kReadsEarly) keep(values);
-        const unsigned char* scores = Config::kLoadsScores && !strong
-                                          ? s.stage[stage].scores
-                                          : s.slot[slot].scores[start.reaches.tile(at.head())];
+        const unsigned char* scores = scores_tile(s, start.reaches, at.head(), stage, slot);
         if (finishes) {
             multiply_scores(v, scores, o);
         } else {
@@ -315,7 +327,9 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
             product_commit();
         }
         if (strong) {
-            read(gates.rest);
+            if constexpr (!Config::kKeepsValues)
+                load_values(s.stage[stage].v[at.box()], at, values);
+            load_factors(gates.rest, at, factors);
             weigh(values, factors, rest);
             multiply_keys(rest, s.stage[stage].k + at.key_bytes(), state);
         } else {
@@ -326,7 +340,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
             const int phase = i / Config::kOutputs + (Config::kGated ? 0 : 1);
             s.output_empty[at.box()][turn].wait(phase & 1);
         }
-        if (Config::kSkip != Skip::kNone && (!Config::kReadsEarly || strong)) {
+        if (Config::kSkip != Skip::kNone && !Config::kReadsEarly) {
             load_values(s.stage[stage].v[at.box()], at, values);
         }
         product_wait<1>();
@@ -355,8 +369,10 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         if (task.first + i + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }
     if (task.segment == p.segments - 1) {
-        store_state<kStateRegisters, true>(p.final, slot_at(p.final, task.sequence), place(),
-                                           state);
+        const long long slot_of_final = slot_at(p.final, task.sequence);
+        if (slot_of_final >= 0) {
+            store_state<kStateRegisters, true>(p.final, slot_of_final, place(), state);
+        }
     }
 }
 

@@ -33,8 +33,10 @@ struct Params {
     Indices checkpoint_sequences, checkpoint_positions;
     int checkpoint_count;
     int segments;           // of each sequence; more than one: two launches
-    float* segment_state;   // workspace: [sequence x head][segment][value tile][64 x K]
-    float* segment_decay;   // workspace: [sequence x head][segment]
+    int parts;              // first launch: of a segment, a block each
+    int state_tiles;        // of a head in the workspace, 64 value channels each
+    float* segment_state;   // workspace: [sequence x head][part][tile][64 x K]
+    float* segment_decay;   // workspace: [sequence x head][part]
     unsigned char* scores;  // workspace, if they are shared: [chunk][key head], 8 KB (storage.cuh)
     int state_blocks;       // first launch: blocks of states, before those of shared scores
     int score_blocks;       // first launch: blocks that share a sequence and key head's scores
@@ -56,6 +58,11 @@ struct Params {
     int softplus;
     float least_step, greatest_step;  // 0 <= least
     float decay[kMostConstants];      // Gate::kConstant: natural log
+
+    // Normalised outputs. Sums of keys: elements (slot, head, k).
+    StateTensor initial_key_sum, final_key_sum;
+    float* kept_key_sum;     // workspace: the initial one, [sequence x head][K]; null: not kept
+    float* part_key_sum;     // workspace: [sequence x head][part][K]
 };
 
 }  // namespace sluice::scalar

@@ -2,7 +2,7 @@
 // of a key head.
 #pragma once
 
-#include "sm90/scalar/storage.cuh"
+#include "sm90/scalar/normalizer.cuh"
 
 namespace sluice::scalar {
 
@@ -10,7 +10,7 @@ namespace sluice::scalar {
 /// and zero times whatever it holds may be NaN.
 __device__ inline void clear_rows(unsigned char* boxes, int bytes, int valid, int thread) {
 #pragma unroll 1
-    for (int i = thread * 16; i < bytes; i += Config::kScoreThreads * 16) {
+    for (int i = thread * 16; i < bytes; i += Config::kTidyThreads * 16) {
         if (i % Config::kBoxBytes / 128 >= valid) {
             *reinterpret_cast<uint4*>(boxes + i) = make_uint4(0, 0, 0, 0);
         }
@@ -33,7 +33,7 @@ __device__ inline void release_slot(Storage& s, int slot) {
 /// fp16 becomes bf16, in place; a batch of reads in flight before the first write.
 __device__ inline void convert_boxes(unsigned char* boxes, int bytes, int thread) {
     constexpr int kBatch = 4;
-    constexpr int kStep = Config::kScoreThreads * 16;
+    constexpr int kStep = Config::kTidyThreads * 16;
     static_assert(Config::kBoxBytes % (kBatch * kStep) == 0);
     const auto convert = [](u32 x) { return pack_bf16(low_fp16(x), high_fp16(x)); };
     for (int i = thread * 16; i < bytes; i += kBatch * kStep) {
@@ -84,11 +84,13 @@ struct TileRow {
 };
 
 /// The scores of queries and keys no later than they, as bf16. A warp writes its rows up to the
-/// block of 16 columns that the diagonal crosses; beyond it the tile is zero already.
-__device__ inline void store_scores(const float (&scores)[32], unsigned char* to, int thread) {
+/// block of 16 columns that the diagonal crosses; beyond it the tile is zero already. Returns what
+/// the thread's scores of its two rows, before they are rounded, add up to (normalised outputs).
+__device__ inline float2 store_scores(const float (&scores)[32], unsigned char* to, int thread) {
     const int warp = thread / 32;
     const int lane = thread % 32;
     const TileRow at(to, thread);
+    float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
         if (n > warp) break;
@@ -101,7 +103,12 @@ __device__ inline void store_scores(const float (&scores)[32], unsigned char* to
         }
         store_matrices(at.columns(n), pack_bf16(a[0], a[1]), pack_bf16(a[2], a[3]),
                        pack_bf16(a[4], a[5]), pack_bf16(a[6], a[7]));
+        if constexpr (Config::kNormalized) {
+            sum.x += (a[0] + a[1]) + (a[4] + a[5]);
+            sum.y += (a[2] + a[3]) + (a[6] + a[7]);
+        }
     }
+    return sum;
 }
 
 /// A strong head's tile of the scores in `from` (which may be the same): a factor that is 1 where a
@@ -156,7 +163,9 @@ __device__ inline void share_scores(const Params& p, Storage& s) {
     };
     for (int i = 0; i < Config::kPairs; ++i) {
         load(task.sharer + i * p.score_blocks, i);
-        clear_rows(s.pair[i].scores, sizeof s.pair[i].scores, 0, thread);
+        if (thread < Config::kTidyThreads) {
+            clear_rows(s.pair[i].scores, sizeof s.pair[i].scores, 0, thread);
+        }
     }
     named_barrier(kScoreBarrier, Config::kScoreThreads);
     int done = 0;
@@ -171,7 +180,7 @@ __device__ inline void share_scores(const Params& p, Storage& s) {
         keep(scores);
         named_barrier(kScoreBarrier, Config::kScoreThreads);  // every warp's product has read
         load(chunk + Config::kPairs * p.score_blocks, turn);
-        store_scores(scores, pair.scores, thread);
+        (void)store_scores(scores, pair.scores, thread);
         fence_async_proxy();
         named_barrier(kScoreBarrier, Config::kScoreThreads);
         if (thread == 0) {
@@ -184,11 +193,12 @@ __device__ inline void share_scores(const Params& p, Storage& s) {
 
 // ---- the role ----------------------------------------------------------------------------------
 
-__device__ inline void serve_outputs(Storage& s) {
+__device__ inline void serve_outputs(const Params& p, Storage& s) {
     const Task& task = s.task;
     const auto thread_here = [] { return thread_anew() - Config::kMathThreads; };
     for (Slot& slot : s.slot) clear_rows(slot.scores[0], sizeof slot.scores, 0, thread_here());
     named_barrier(kScoreBarrier, Config::kScoreThreads);
+    if constexpr (Config::kNormalized) start_key_sum(p, s, thread_here());
     int turn = 0;  // chunks that had a slot
     for (int chunk = task.first; chunk < task.end; ++chunk) {
         const int i = chunk - task.first;
@@ -200,12 +210,13 @@ __device__ inline void serve_outputs(Storage& s) {
         const int thread = thread_here();
         s.stage_full[i % Config::kStages].wait(i / Config::kStages & 1);
         clear_chunk(stage, valid, thread);
-        const Reaches reaches = s.reaches[i % Config::kStages];
+        const Reaches reaches = Config::kNormalized ? Reaches{} : s.reaches[i % Config::kStages];
         if constexpr (Config::kLoadsScores) {
             if (has_slot(reaches, valid < Config::kChunk)) s.slot_empty[slot].wait(slot_parity);
         } else {
             float scores[32];
             multiply_keys(stage.q, stage.k, scores);
+            if constexpr (Config::kNormalized) take_chunk(s, i, valid, thread);
             s.slot_empty[slot].wait(slot_parity);
             product_wait<0>();
             keep(scores);
@@ -215,13 +226,17 @@ __device__ inline void serve_outputs(Storage& s) {
                 convert_boxes(stage.q, sizeof stage.q, thread);
                 convert_boxes(stage.k, sizeof stage.k, thread);
             }
-            store_scores(scores, s.slot[slot].scores[0], thread);
+            const float2 sum = store_scores(scores, s.slot[slot].scores[0], thread);
+            if constexpr (Config::kNormalized) {
+                store_divisors(s.gates[i % Config::kStages][0].row, sum, p.scale, thread);
+            }
         }
         const unsigned char* from = Config::kLoadsScores ? stage.scores : s.slot[slot].scores[0];
 #pragma unroll 1
         for (int h = Config::kHeads - 1; h >= 0; --h) {  // the first may be in place
             if (reaches.of(h) != kStrong) continue;
-            weaken_scores(gates[h], from, s.slot[slot].scores[reaches.tile(h)], thread);
+            weaken_scores(gates[h], from, scores_tile(s, reaches, h, i % Config::kStages, slot),
+                          thread);
         }
         if (has_slot(reaches, valid < Config::kChunk)) {
             release_slot(s, slot);
@@ -229,28 +244,34 @@ __device__ inline void serve_outputs(Storage& s) {
         }
         if constexpr (Config::kLoadsScores) s.stage_empty[i % Config::kStages].arrive_warp();
     }
+    if constexpr (Config::kNormalized) {
+        store_final_key_sum(p, s, task.end - task.first, thread_here());
+    }
 }
 
-/// The first launch's chunks.
-__device__ inline void serve_states(Storage& s, int thread) {
+/// The first launch's chunks: those that need it.
+__device__ inline void tidy_chunks(const Params& p, Storage& s, int thread) {
     const Task& task = s.task;
-    for (int chunk = task.first; chunk < task.end; ++chunk) {
-        const int i = chunk - task.first;
-        Stage& stage = s.stage[i % Config::kStages];
-        s.stage_full[i % Config::kStages].wait(i / Config::kStages & 1);
-        clear_chunk(stage, task.length - chunk * Config::kChunk, thread);
-        s.slot_empty[i % Config::kSlots].wait((i / Config::kSlots + 1) & 1);
-        if constexpr (Config::kConverted) convert_boxes(stage.k, sizeof stage.k, thread);
-        release_slot(s, i % Config::kSlots);
+    KeySum sum;
+    for (int i = 0; i < task.end - task.first; ++i) {
+        if (!is_tidied(task, i)) break;
+        const int stage = i % Config::kStages;
+        const int valid = task.length - task.chunk(i) * Config::kChunk;
+        s.stage_full[stage].wait(i / Config::kStages & 1);
+        clear_chunk(s.stage[stage], valid, thread);
+        if constexpr (Config::kNormalized) {
+            // Others clear rows that are read here, for nothing.
+            if (valid < Config::kChunk) named_barrier(kScoreBarrier, Config::kTidyThreads);
+            sum.add(s.stage[stage].k, valid, thread);
+            // Every warp has read.
+            if constexpr (Config::kConverted) named_barrier(kScoreBarrier, Config::kTidyThreads);
+        }
+        if constexpr (Config::kConverted) {
+            convert_boxes(s.stage[stage].k, sizeof s.stage[stage].k, thread);
+        }
+        release_slot(s, stage);
     }
-}
-
-__device__ inline void scores_warpgroup(Storage& s) {
-    if constexpr (Config::kStateOnly) {
-        serve_states(s, static_cast<int>(threadIdx.x) - Config::kMathThreads);
-    } else {
-        serve_outputs(s);
-    }
+    if constexpr (Config::kNormalized) store_part(p, task, sum, thread);
 }
 
 }  // namespace sluice::scalar

@@ -11,6 +11,11 @@ constexpr int kStateRegisters = Config::kGroupKeys / 2;
 /// 8 (e / 2) and key channel 8 n + column() + e % 2, of the half's.
 using State = float[kStateRegisters];
 
+__device__ inline void zero(State& state) {
+#pragma unroll
+    for (float& x : state) x = 0.f;
+}
+
 /// A warpgroup's head and tile of value channels, and a thread's place in it.
 struct Fragment {
     int group, thread;
@@ -37,40 +42,42 @@ __device__ inline StatePlace place_of(const Params& p, const Task& task, const F
 }
 
 /// The sequence's initial state.
-__device__ inline void load_initial(const Params& p, const Task& task, const Fragment& at,
-                                    State& state) {
+template <int kRegisters>
+__device__ inline void load_initial(const Params& p, const Task& task, const StatePlace& at,
+                                    float (&state)[kRegisters]) {
 #pragma unroll
-    for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
+    for (int r = 0; r < kRegisters; ++r) state[r] = 0.f;
     if (p.has_initial != nullptr && !p.has_initial[task.sequence * p.has_initial_stride]) return;
-    load_state<kStateRegisters, true>(p.initial, slot_at(p.initial, task.sequence),
-                                      place_of(p, task, at), state);
+    const long long slot = slot_at(p.initial, task.sequence);
+    // Not all that code for nothing: it is not in any cache yet.
+    if (slot >= 0) load_state<kRegisters, true>(p.initial, slot, at, state);
 }
 
-/// First of a head's segments in the workspace.
-__device__ inline long long segment_row(const Params& p, const Task& task, const Fragment& at) {
+/// A head's part in the workspace.
+__device__ inline long long part_row(const Params& p, const Task& task, const Fragment& at,
+                                     int part) {
     const long long head = task.head + min(at.head(), task.heads - 1);
-    return (static_cast<long long>(task.sequence) * p.heads + head) * p.segments;
+    return (static_cast<long long>(task.sequence) * p.heads + head) * (parts_of(p) + 1) + part;
 }
 
-/// A segment's state in the workspace. The last segment's place holds the initial state, if any:
-/// the second launch may overwrite that (a state updated in place) before all of its segments have
-/// begun.
-__device__ inline float* segment_state(const Params& p, const Task& task, int segment,
-                                       const Fragment& at) {
-    const long long row = segment_row(p, task, at) + segment;
+/// A part's state in the workspace. Behind the last is the initial state, if any: the second launch
+/// may overwrite that (a state updated in place) before all of its segments have begun.
+__device__ inline float* part_state(const Params& p, const Task& task, int part,
+                                    const Fragment& at) {
     const int tile = task.value_tile * Config::kTiles + at.box() % Config::kTiles;
-    return p.segment_state + (row * p.value_tiles * Config::kTiles + tile) * 64 * Config::kKeys +
+    return p.segment_state +
+           (part_row(p, task, at, part) * p.state_tiles + tile) * 64 * Config::kKeys +
            at.half() * 64 * Config::kGroupKeys + at.thread * 4;
 }
 
-__device__ inline void store_segment(const Params& p, const Task& task, const Fragment& at,
-                                     int segment, State& state) {
+__device__ inline void store_part(const Params& p, const Task& task, const Fragment& at, int part,
+                                  State& state) {
     if (at.head() >= task.heads) return;
-    store_registers<kStateRegisters>(segment_state(p, task, segment, at), state);
+    store_registers<kStateRegisters>(part_state(p, task, part, at), state);
 }
 
-/// state = decay state + the segment's own state.
-__device__ inline void add_segment(const float* from, float decay, State& state) {
+/// state = decay state + the part's own state.
+__device__ inline void add_part(const float* from, float decay, State& state) {
 #pragma unroll
     for (int r = 0; r < kStateRegisters; r += 4) {
         const float4 add = *reinterpret_cast<const float4*>(from + r * 128);
@@ -81,29 +88,36 @@ __device__ inline void add_segment(const float* from, float decay, State& state)
     }
 }
 
-/// The state that the task starts from: the sequence's, then the earlier segments in order.
+/// First launch: the block's share of the sequence's initial state, to the workspace. In pieces of
+/// 64 key channels of a box, of which the parts' blocks take turns.
+__device__ inline void copy_initial(const Params& p, const Task& task, int group, int thread) {
+    constexpr int kRegisters = 32;
+    constexpr int kPieces = kStateRegisters / kRegisters;
+    if (p.initial.data == nullptr) return;
+#pragma unroll 1
+    for (int i = task.part; i < kPieces * Config::kGroupBoxes; i += parts_of(p)) {
+        const Fragment at{group * Config::kGroupBoxes + i / kPieces, thread};
+        if (at.head() >= task.heads) continue;
+        StatePlace place = place_of(p, task, at);
+        place.column += i % kPieces * 64;
+        float piece[kRegisters];
+        load_initial<kRegisters>(p, task, place, piece);
+        store_registers<kRegisters>(
+            part_state(p, task, parts_of(p), at) + i % kPieces * kRegisters * 128, piece);
+    }
+}
+
+/// The state that the task starts from: the sequence's, then the earlier segments' parts in order.
 __device__ inline void start_state(const Params& p, const Task& task, const Fragment& at,
                                    State& state) {
-    if (p.segments == 1) return load_initial(p, task, at, state);
-    if constexpr (Config::kStateOnly) {
-        if (task.segment == 0 && p.initial.data != nullptr) {
-            load_initial(p, task, at, state);
-            store_segment(p, task, at, p.segments - 1, state);
-        }
-#pragma unroll
-        for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
-        return;
-    }
+    if (p.segments == 1) return load_initial(p, task, place_of(p, task, at), state);
     wait_for_previous_launch();
-#pragma unroll
-    for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
-    if (p.initial.data != nullptr) {
-        add_segment(segment_state(p, task, p.segments - 1, at), 0.f, state);
-    }
-    const long long row = segment_row(p, task, at);
+    zero(state);
+    if (p.initial.data != nullptr) add_part(part_state(p, task, parts_of(p), at), 0.f, state);
 #pragma unroll 2
-    for (int segment = 0; segment < task.segment; ++segment) {
-        add_segment(segment_state(p, task, segment, at), p.segment_decay[row + segment], state);
+    for (int part = 0; part < task.segment * p.parts; ++part) {
+        add_part(part_state(p, task, part, at), p.segment_decay[part_row(p, task, at, part)],
+                 state);
     }
 }
 

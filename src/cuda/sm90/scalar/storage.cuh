@@ -13,7 +13,7 @@ using namespace tile;
 constexpr int kSharedBytes = 227 * 1024;  // of a block
 
 /// Named barriers; 0 is __syncthreads.
-enum NamedBarrier : u32 { kScoreBarrier = 1 };
+enum NamedBarrier : u32 { kScoreBarrier = 1, kGateBarrier };
 
 /// Two neighbours of an input or of o, as they are in memory.
 __device__ inline float low_input(u32 pair) {
@@ -54,6 +54,9 @@ struct alignas(16) Columns {
     __device__ void set(int pair, float2 x) {  // tokens 2 pair, 2 pair + 1
         *reinterpret_cast<float2*>(number + pair % 4 * kStride + pair / 4 * 2) = x;
     }
+    __device__ float& at(int token) {
+        return number[token / 2 % 4 * kStride + token / 8 * 2 + token % 2];
+    }
     /// Four of the thread's: those of tokens [16 n, 16 n + 16), in order.
     __device__ float4 four(int lane, int n) const {
         return load_shared_four(shared_address(number) + lane % 4 * (kStride * 4) + n * 16);
@@ -90,10 +93,12 @@ struct HeadGates {
 };
 
 /// A chunk's scores, rows of 64 columns (128 bytes, swizzled), on their way to math: the first tile
-/// for all heads, and one for each strong head (Reaches::tile). Shared scores come with the inputs;
-/// then only strong heads have a tile here.
+/// for all heads, and one for a strong head (scores_tile). The first of shared scores comes with
+/// the inputs.
 struct alignas(Config::kStateOnly ? kNothing : 1024) Slot {
-    unsigned char scores[Config::kHeads][Config::kStateOnly ? kNothing : Config::kBoxBytes];
+    static constexpr int kTiles = Config::kHeads - (Config::kLoadsScores ? 1 : 0);
+    static constexpr bool kNone = Config::kStateOnly || kTiles == 0;
+    unsigned char scores[kNone ? 1 : kTiles][kNone ? kNothing : Config::kBoxBytes];
 };
 
 /// A math warpgroup's O of a chunk on its way out: 64 tokens x 64 values. With gated outputs the
@@ -103,16 +108,27 @@ struct alignas(Config::kStateOnly ? kNothing : 1024) Output {
     unsigned char tile[Config::kOutputs][Config::kStateOnly ? kNothing : Config::kBoxBytes];
 };
 
+/// First launch, blocks of four heads: gates of as many chunks as they are in memory, a token's
+/// heads read at once.
+struct GateRows {
+    u32 bits[4][Config::kHeads][Config::kHeads == 4 ? Config::kChunk : 2];  // [chunk][head][token]
+};
+
 /// What a block of threads works on.
 struct Task {
     int sequence, key_head, head, heads;  // value heads [head, head + heads)
     int value_tile, segment;
+    int part;         // first launch: of all that the sequence has
     int sharer;       // first launch: which of the blocks of shared scores; -1: it's one of states
     int batch;        // coordinate of the tensor maps
     long long begin;  // first token of the sequence
     int length;       // tokens of the sequence
-    int first, end;   // chunks of the segment
+    int first, end;   // chunks of the segment, first launch: of the part
     bool packed;
+
+    /// The i-th chunk that is worked on. The first launch goes backwards: a chunk's values are then
+    /// weighed for the part's end, and the second launch finds the part's beginning in L2.
+    __device__ int chunk(int i) const { return Config::kStateOnly ? end - 1 - i : first + i; }
 };
 
 /// How a chunk of each head decays.
@@ -126,8 +142,8 @@ struct alignas(8) Reaches {
     __device__ int of(int local) const {
         return Config::kHeads > 1 && local > 0 ? head[1] : head[0];
     }
-    /// A head's tile in a slot. A strong head's is the second, so that the other head has the
-    /// first, as it is; of two strong heads each has its own.
+    /// Which of a chunk's tiles of scores is a head's. A strong head's is the second, so that the
+    /// other head has the first, as it is; of two strong heads each has its own.
     __device__ int tile(int local) const {
         if (Config::kHeads == 1 || of(local) != kStrong) return 0;
         return of(1 - local) == kStrong ? local : 1;
@@ -140,13 +156,31 @@ __device__ inline bool has_slot(const Reaches& reaches, bool partial) {
     return !Config::kLoadsScores || partial || reaches.any_strong();
 }
 
+/// First launch: whether a chunk is cleared, converted or added to a sum of keys before math has it.
+/// One that the sequence does not fill is the first.
+__device__ inline bool is_tidied(const Task& task, int i) {
+    return Config::kConverted || Config::kNormalized ||
+           i == 0 && task.end * Config::kChunk > task.length;
+}
+
 /// By 32-bit address: the compiler at run time computes others in twice as many registers.
 __device__ inline Reaches load_reaches(const Reaches& from) {
     const u32 address = shared_address(&from);
     return {{static_cast<int>(load_shared(address)), static_cast<int>(load_shared(address + 4))}};
 }
 
-struct Storage {
+/// Normalised outputs: the sum of the keys before a chunk, by turns.
+template <bool kNormalized>
+struct KeySums {
+    alignas(16) float turns[2][Config::kKeys];
+    __device__ float* key_sum(int i) { return turns[i % 2]; }
+};
+template <>
+struct KeySums<false> {
+    __device__ float* key_sum(int) { return nullptr; }
+};
+
+struct Storage : KeySums<Config::kNormalized && !Config::kStateOnly> {
     union {
         Stage stage[Config::kStages];
         Pair pair[Config::kPairs];  // blocks of shared scores have nothing else
@@ -155,6 +189,7 @@ struct Storage {
     Slot slot[Config::kStateOnly ? 1 : Config::kSlots];
     HeadGates gates[Config::kStages][Config::kHeads];
     Reaches reaches[Config::kStages];
+    GateRows gate_rows;
     Task task;
     Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
     Barrier pair_full[Config::kPairs];
@@ -166,13 +201,19 @@ static_assert(sizeof(Storage) <= kSharedBytes);
 static_assert(!Config::kStateOnly ||
               sizeof(Pair) * Config::kPairs <= sizeof(Stage) * Config::kStages);
 
+/// A head's scores of a chunk.
+__device__ inline unsigned char* scores_tile(Storage& s, const Reaches& reaches, int local,
+                                             int stage, int slot) {
+    const int tile = reaches.tile(local);
+    if (!Config::kLoadsScores) return s.slot[slot].scores[tile];
+    return tile == 0 ? s.stage[stage].scores : s.slot[slot].scores[0];
+}
+
 /// The same number in all lanes, and known to be: what is computed from it fits uniform registers.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
-/// Segments that a launch has: the last one's own state is nobody's start.
-__device__ inline int launched_segments(const Params& p) {
-    return Config::kStateOnly ? p.segments - 1 : p.segments;
-}
+/// Parts that a sequence has in the first launch: the last segment's own state is nobody's start.
+__device__ inline int parts_of(const Params& p) { return (p.segments - 1) * p.parts; }
 
 __device__ inline Task decode_task(const Params& p) {
     Task task;
@@ -188,10 +229,15 @@ __device__ inline Task decode_task(const Params& p) {
     if (Config::kStateOnly && x >= static_cast<u32>(p.state_blocks)) {
         x -= p.state_blocks;
         task.sharer = digit(p.score_blocks);
-        task.value_tile = task.segment = 0;
+        task.value_tile = task.segment = task.part = 0;
     } else {
         task.value_tile = digit(p.value_tiles);
-        task.segment = digit(launched_segments(p));
+        if constexpr (Config::kStateOnly) {
+            task.part = digit(parts_of(p));
+            task.segment = task.part / p.parts;
+        } else {
+            task.segment = digit(p.segments);
+        }
         head = digit(p.head_blocks) * Config::kHeads;
     }
     task.heads = min(p.heads_per_key_head - head, Config::kHeads);
@@ -214,6 +260,11 @@ __device__ inline Task decode_task(const Params& p) {
     const int per_segment = (chunks + p.segments - 1) / p.segments;
     task.first = min(task.segment * per_segment, chunks);
     task.end = min(task.first + per_segment, chunks);
+    if constexpr (Config::kStateOnly) {
+        const int per_part = (per_segment + p.parts - 1) / p.parts;
+        task.first = min(task.first + task.part % p.parts * per_part, task.end);
+        task.end = min(task.first + per_part, task.end);
+    }
     return task;
 }
 
