@@ -67,7 +67,7 @@ extern "C" __global__ void SLUICE_CLUSTER __launch_bounds__(sluice::gla::Config:
     } else if (threadIdx.x < Config::kPrepareThreads + Config::kMathThreads) {
         set_registers<Config::kMathRegisters, Config::kLaunchRegisters>();
         math_warpgroup(p, s);
-    } else {
+    } else if constexpr (Config::kLoadRole) {
         set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
         if (threadIdx.x % 128 == 0) load_all(p, s);
         __syncwarp();
