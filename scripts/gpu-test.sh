@@ -22,8 +22,8 @@ shards=${SLUICE_TEST_SHARDS:-$((cores > 16 ? 8 : (cores + 1) / 2))}
 small="*cuda_gla:*cuda_kda:*cuda_mamba2_all:*cuda_user_rwkv7:*cuda_linear_normalized"
 small+=":*cuda_TokenAndChannelCounts:*cuda_GatesOfEveryKindAndType:*cuda_TensorsOfEveryTypeAndLayout"
 small+=":*cuda_NormalizedOutputs"
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+all_logs=$(mktemp -d)
+trap 'rm -rf "$all_logs"' EXIT
 
 cannot() {
     echo "$1"
@@ -62,11 +62,12 @@ count_tests() {
 # run_program PROGRAM FILTER [COMMAND...]: in shards side by side, for a first run is mostly the
 # compilation of kernels. Prints a line, why tests were skipped, and the logs of failures.
 run_program() {
-    local program=$1 select=$2 name tests shard status=0 shards_of=() skipped log
+    local program=$1 select=$2 name tests shard status=0 shards_of=() skipped log logs
     shift 2
     name=$(basename "$program")
     tests=$(count_tests "$program" "$select")
-    rm -f "$logs"/*
+    logs=$(mktemp -d -p "$all_logs")
+    [ "$tests" -gt 0 ] || status=1
     for ((shard = 0; shard < shards && shard < tests; shard++)); do
         GTEST_TOTAL_SHARDS=$((shards < tests ? shards : tests)) GTEST_SHARD_INDEX=$shard \
             "$@" "$program" --gtest_filter="$select" --gtest_brief=1 >"$logs/$shard" 2>&1 &
@@ -83,6 +84,7 @@ run_program() {
     for log in "$logs"/*.failed; do
         [ ! -e "$log" ] || tail -n 60 "$log"
     done
+    cat "$logs"/* | grep 'SUMMARY' | sort | uniq -c || true  # of a sanitizer
     return $status
 }
 
@@ -109,20 +111,34 @@ for program in $programs; do
 done
 [ "$ran" -gt 0 ] || cannot "No test of $folder matches $filter"
 
-for tool in $sanitizers; do
-    step "compute-sanitizer $tool"
-    for program in $programs; do
-        case $(basename "$program") in
-            test_conformance) longest=130 ;;
-            test_gated_chunks | test_scalar_chunks) longest=200 ;;  # their gates' cases
-            *) continue ;;
-        esac
-        SLUICE_RACECHECK=$([ "$tool" != racecheck ] || echo 1) SLUICE_TEST_LONGEST=$longest run_program "$program" "$small" \
-            "$sanitizer" --tool "$tool" --error-exitcode 1 --target-processes all ||
-            failures=$((failures + 1))
-        cat "$logs"/* | grep 'SUMMARY' | sort | uniq -c || true
+# Under a sanitizer mostly one processor works, and a group of cases is one test: all of them side by
+# side, each one's report after the last has ended.
+sanitize() {
+    local tool=$1 program=$2
+    export SLUICE_RACECHECK=""
+    [ "$tool" != racecheck ] || SLUICE_RACECHECK=1
+    case $(basename "$program") in
+        test_conformance) export SLUICE_TEST_LONGEST=130 ;;
+        *) export SLUICE_TEST_LONGEST=200 ;;  # their gates' cases
+    esac
+    run_program "$program" "$small" "$sanitizer" --tool "$tool" --error-exitcode 1 --target-processes all
+}
+
+if [ -n "$sanitizers" ]; then
+    step "compute-sanitizer: $sanitizers"
+    jobs=()
+    for tool in $sanitizers; do
+        for program in "$folder"/test_{conformance,gated_chunks,scalar_chunks}; do
+            sanitize "$tool" "$program" >"$all_logs/$tool.$(basename "$program")" 2>&1 &
+            jobs+=("$!")
+        done
     done
-done
+    for job in "${jobs[@]}"; do wait "$job" || failures=$((failures + 1)); done
+    for tool in $sanitizers; do
+        echo "$tool"
+        cat "$all_logs/$tool".*
+    done
+fi
 
 step "$([ $failures -eq 0 ] && echo 'everything passed' || echo "$failures failures")"
 [ $failures -eq 0 ]
