@@ -8,9 +8,9 @@ help:
 	@echo 'make asan-test     the same under address and undefined-behaviour sanitizers'
 	@echo 'make gpu-test      the tests that use a GPU, then compute-sanitizer (a Hopper GPU)'
 	@echo 'make bench         the measured tables of docs/ on this machine'
-	@echo 'make cubins        compile the standard CUDA kernels ahead (needs NVRTC or nvcc, no GPU)'
+	@echo 'make cubins        compile the standard CUDA kernels ahead (nvcc from PyPI; no GPU needed)'
 	@echo 'make python-test   build the Python package in a virtual environment and test it there'
-	@echo 'make wheel         the same package as a wheel, in build/wheels'
+	@echo 'make wheel         the same package as a wheel, kernels compiled, in build/wheels'
 	@echo 'make tidy          clang-tidy on every file'
 	@echo 'make format        clang-format in place; format-check only looks'
 

@@ -25,3 +25,9 @@ set_target_properties(sluice_cubins PROPERTIES OUTPUT_NAME cubins
                       RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 target_include_directories(sluice_cubins PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(sluice_cubins PRIVATE Sluice::sluice sluice_options fmt::fmt)
+# The nvcc whose kernels tests judge.
+file(STRINGS ${PROJECT_SOURCE_DIR}/scripts/cuda-tools.txt judged_nvcc REGEX "^nvidia-cuda-nvcc==")
+string(REPLACE "nvidia-cuda-nvcc==" "" judged_nvcc ${judged_nvcc})
+target_compile_definitions(sluice_cubins PRIVATE SLUICE_JUDGED_NVCC="${judged_nvcc}")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+             ${PROJECT_SOURCE_DIR}/scripts/cuda-tools.txt)

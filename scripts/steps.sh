@@ -49,9 +49,10 @@ configure() {
     rm -f "$log"
 }
 
-# ensure_cuda_tools: puts what scripts/cuda-tools.txt names under build/cuda-tools and points the tests
-# there. Where it cannot be had, tests that need it say so and are skipped; with
-# SLUICE_REQUIRE_CUDA_TOOLS=1 that is an error, here and in the tests.
+# ensure_cuda_tools: puts what scripts/cuda-tools.txt names under build/cuda-tools, and it first in the
+# order in which kernels' compilers are looked for. Where it cannot be had, those of the machine serve,
+# and tests that find none say so and are skipped; with SLUICE_REQUIRE_CUDA_TOOLS=1 that is an error,
+# here and in the tests.
 ensure_cuda_tools() {
     local list=scripts/cuda-tools.txt folder=$PWD/build/cuda-tools
     if ! cmp -s "$list" "$folder/installed.txt"; then
@@ -67,6 +68,16 @@ ensure_cuda_tools() {
         fi
         cp "$list" "$folder/installed.txt"
     fi
-    export SLUICE_NVRTC=$folder/nvidia/cu13/lib PATH=$folder/nvidia/cu13/bin:$PATH
-    echo "NVRTC and nvdisasm: $(grep -v '^#' "$list" | xargs)"
+    export CUDA_HOME=$folder/nvidia/cu13
+    export SLUICE_NVRTC=$CUDA_HOME/lib PATH=$CUDA_HOME/bin:$PATH
+    echo "nvcc, NVRTC and nvdisasm: $(grep -v '^#' "$list" | xargs)"
+}
+
+# compile_cubins: the standard set of CUDA kernels into data/cubins.
+compile_cubins() {
+    mkdir -p data/cubins
+    echo '*' >data/cubins/.gitignore # they are made, not written
+    configure cpu
+    cmake --build --preset cpu --target sluice_cubins
+    build/cpu/bin/cubins data/cubins
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make test`: builds everything and runs every test; lists what was skipped, and why. The CUDA
-# kernels are compiled by an NVRTC from PyPI, where there is a network.
+# kernels are compiled by an nvcc and an NVRTC from PyPI, where there is a network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/steps.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make wheel`: a wheel in build/wheels that any Python 3.10 and later runs, on the C library of this machine
-# or a newer one. Kernels compiled ahead (make cubins) go in where they were.
+# or a newer one. The CUDA kernels go in compiled (make cubins).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/steps.sh
@@ -9,6 +9,9 @@ cd "$(dirname "$0")/.."
 step "packages"
 ensure_packages
 ensure_packages scripts/packages-python.txt
+ensure_cuda_tools
+step "compile kernels (data/cubins)"
+compile_cubins
 python_environment
 step "build"
 built=build/python-wheel

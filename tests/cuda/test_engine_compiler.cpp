@@ -9,6 +9,7 @@
 #include "cuda/engine/cubins.hpp"
 #include "cuda/engine/prebuilt.hpp"
 #include "io/raw_file.hpp"
+#include "support/cuda_tools.hpp"
 #include "support/refusal.hpp"
 
 namespace sluice::cuda {
@@ -229,6 +230,37 @@ TEST(Nvcc, IsAbsentWhereNoFolderHasAWorkingOne) {
     EXPECT_EQ(open_nvcc(e), nullptr);
 }
 
+/// A folder with a program nvcc that says of what release it is.
+fs::path folder_of_nvcc(const fs::path& folder, const std::string& release) {
+    fs::create_directories(folder);
+    test::write_bytes(folder / "nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release " +
+                                           release + ", V" + release + ".1'\n");
+    fs::permissions(folder / "nvcc", fs::perms::owner_all);
+    return folder;
+}
+
+TEST(Nvcc, OfTooOldACudaIsPassedOver) {
+    const ScratchDirectory scratch;
+    Environment e = environment();
+    e.cuda_home = scratch / "none";
+    e.path = {folder_of_nvcc(scratch / "a", "11.8"), folder_of_nvcc(scratch / "b", "14.1")};
+    ASSERT_NE(open_nvcc(e), nullptr);
+    EXPECT_EQ(open_nvcc(e)->version(), "nvcc 14.1, V14.1.1");
+}
+
+// Kernels to ship load where the library runs: with a driver of CUDA 13 or a newer one.
+TEST(Nvcc, ThatIsNewerThanTheOldestDriverShipsNothing) {
+    const ScratchDirectory scratch;
+    Environment e = environment();
+    e.cuda_home = scratch / "none";
+    e.path = {folder_of_nvcc(scratch / "a", "14.0"), folder_of_nvcc(scratch / "b", "13.9"),
+              folder_of_nvcc(scratch / "c", "12.8")};
+    ASSERT_NE(open_shipping_nvcc(e), nullptr);
+    EXPECT_EQ(open_shipping_nvcc(e)->version(), "nvcc 13.9, V13.9.1");
+    e.path.resize(1);
+    EXPECT_EQ(open_shipping_nvcc(e), nullptr);
+}
+
 using Named = std::pair<const char*, std::unique_ptr<const Compiler> (*)(const Environment&)>;
 
 /// The same tests for both compilers.
@@ -236,7 +268,7 @@ class RealCompiler : public ::testing::TestWithParam<Named> {
   protected:
     void SetUp() override {
         compiler_ = GetParam().second(environment());
-        if (!compiler_) GTEST_SKIP() << "no " << GetParam().first << " on this machine";
+        if (!compiler_) test::skip_without(GetParam().first);
     }
 
     std::unique_ptr<const Compiler> compiler_;

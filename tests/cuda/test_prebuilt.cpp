@@ -1,6 +1,6 @@
 // The tensor-core kernels without a GPU, those compiled ahead and the like of them: each compiles
-// to the machine code that it was tuned for. One test a kernel: they take seconds, and run side by
-// side.
+// to the machine code that it was tuned for, by nvcc what ships and by NVRTC what may be compiled
+// on first use. One test a kernel and compiler: they take seconds, and run side by side.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,9 +8,10 @@
 #include <cctype>
 #include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
@@ -21,11 +22,9 @@
 #include "cuda/engine/cubins.hpp"
 #include "cuda/engine/prebuilt.hpp"
 #include "io/raw_file.hpp"
+#include "support/cuda_tools.hpp"
 
 namespace sluice::cuda {
-
-// For the names of parameterised tests.
-void PrintTo(const KernelSource& source, std::ostream* out) { *out << source.to_string(); }
 
 namespace {
 
@@ -220,13 +219,24 @@ std::string disassemble(const fs::path& disassembler, const fs::path& cubin) {
 
 // ---- the kernels --------------------------------------------------------------------------------
 
-class TensorCoreKernel : public ::testing::TestWithParam<KernelSource> {
+using CompilerPointer = std::unique_ptr<const Compiler>;
+
+struct Case {
+    const char* compiler;
+    CompilerPointer (*open)(const Environment&);
+    KernelSource kernel;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+    *out << c.compiler << ", " << c.kernel.to_string();
+}
+
+class TensorCoreKernel : public ::testing::TestWithParam<Case> {
   protected:
     void SetUp() override {
-        compiler_ = find_compiler();
+        compiler_ = GetParam().open(environment());
         disassembler_ = find_disassembler();
-        if (compiler_ == nullptr) missing("NVRTC or nvcc");
-        if (disassembler_.empty()) missing("nvdisasm");
+        if (compiler_ == nullptr) return test::skip_without(GetParam().compiler);
+        if (disassembler_.empty()) return test::skip_without("nvdisasm");
     }
 
     struct Report {
@@ -237,7 +247,7 @@ class TensorCoreKernel : public ::testing::TestWithParam<KernelSource> {
     /// Compiles the kernel. Its roles exchange registers, and its products on tensor cores are in
     /// flight together.
     [[nodiscard]] Report expect_roles() const {
-        const Compiled compiled = compiler_->compile(translation_unit(GetParam()));
+        const Compiled compiled = compiler_->compile(translation_unit(GetParam().kernel));
         const ResourceUsage& usage = compiled.usage;
         const MachineCode code = machine_code(compiled.cubin);
         std::cout << compiler_->version() << ": " << code.threads << " threads of "
@@ -262,14 +272,7 @@ class TensorCoreKernel : public ::testing::TestWithParam<KernelSource> {
         return read_machine_code(disassemble(disassembler_, scratch / "file"));
     }
 
-    /// Skips, or fails where the tools must be there (scripts/steps.sh).
-    static void missing(const char* tool) {
-        const char* required = std::getenv("SLUICE_REQUIRE_CUDA_TOOLS");
-        if (required != nullptr && std::string_view(required) == "1") FAIL() << "no " << tool;
-        GTEST_SKIP() << "no " << tool << " on this machine";
-    }
-
-    const Compiler* compiler_ = nullptr;
+    CompilerPointer compiler_;
     fs::path disassembler_;
 };
 
@@ -286,8 +289,8 @@ class OtherKernel : public TensorCoreKernel {};
 
 TEST_P(OtherKernel, CompilesToRolesThatExchangeRegisters) { (void)expect_roles(); }
 
-std::string name_of(const ::testing::TestParamInfo<KernelSource>& info) {
-    std::string name = info.param.to_string();
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+    std::string name = info.param.kernel.to_string();
     std::ranges::replace_if(
         name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
     return name;
@@ -341,14 +344,45 @@ std::vector<KernelSource> normalized_kernels() {
     return kernels;
 }
 
-INSTANTIATE_TEST_SUITE_P(Shipped, TensorCoreKernel, ::testing::ValuesIn(prebuilt_kernels()),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(OtherTypes, TensorCoreKernel, ::testing::ValuesIn(other_gla_kernels()),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(Normalized, TensorCoreKernel, ::testing::ValuesIn(normalized_kernels()),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(OnFirstUse, OtherKernel, ::testing::ValuesIn(largest_scalar_kernels()),
-                         name_of);
+auto by_nvcc(const std::vector<KernelSource>& kernels) {
+    std::vector<Case> cases;
+    for (const KernelSource& k : kernels) cases.push_back({"nvcc", open_shipping_nvcc, k});
+    return ::testing::ValuesIn(cases);
+}
+
+auto by_nvrtc(const std::vector<KernelSource>& kernels) {
+    std::vector<Case> cases;
+    for (const KernelSource& k : kernels) cases.push_back({"NVRTC", open_nvrtc, k});
+    return ::testing::ValuesIn(cases);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shipped, TensorCoreKernel, by_nvcc(prebuilt_kernels()), name_of);
+INSTANTIATE_TEST_SUITE_P(NotFound, TensorCoreKernel, by_nvrtc(prebuilt_kernels()), name_of);
+INSTANTIATE_TEST_SUITE_P(OtherTypes, TensorCoreKernel, by_nvrtc(other_gla_kernels()), name_of);
+INSTANTIATE_TEST_SUITE_P(Normalized, TensorCoreKernel, by_nvrtc(normalized_kernels()), name_of);
+INSTANTIATE_TEST_SUITE_P(OnFirstUse, OtherKernel, by_nvrtc(largest_scalar_kernels()), name_of);
+
+/// "13.0.88" of the line "nvidia-cuda-nvcc==13.0.88" of scripts/cuda-tools.txt.
+std::string version_of(const std::string& package) {
+    std::ifstream list(fs::path(SLUICE_SOURCE_DIR) / "scripts/cuda-tools.txt");
+    for (std::string line; std::getline(list, line);) {
+        if (line.starts_with(package + "==")) return line.substr(package.size() + 2);
+    }
+    return {};
+}
+
+// `make cubins` takes the same list's.
+TEST(PrebuiltKernels, AreCompiledByTheNvccThatShipsThem) {
+    if (!test::cuda_tools_are_required()) GTEST_SKIP() << "any nvcc may be the one of this machine";
+    const std::string version = version_of("nvidia-cuda-nvcc");
+    ASSERT_FALSE(version.empty());
+    const CompilerPointer nvcc = open_shipping_nvcc(environment());
+    ASSERT_NE(nvcc, nullptr);
+    EXPECT_TRUE(nvcc->version().ends_with("V" + version)) << nvcc->version();
+    for (const char* package : {"nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-nvrtc"}) {
+        EXPECT_EQ(version_of(package), version) << package;
+    }
+}
 
 TEST(PrebuiltKernels, AreFewAndDifferent) {
     std::set<std::string> names;

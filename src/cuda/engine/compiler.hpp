@@ -48,6 +48,9 @@ class Compiler {
 /// Error(kFile) if it does not hold a usable library.
 [[nodiscard]] std::unique_ptr<const Compiler> open_nvrtc(const Environment& environment);
 [[nodiscard]] std::unique_ptr<const Compiler> open_nvcc(const Environment& environment);
+/// The nvcc that compiles kernels to ship: the first in CUDA_HOME and PATH whose cubins every
+/// driver that the library takes can load. Null where there is none.
+[[nodiscard]] std::unique_ptr<const Compiler> open_shipping_nvcc(const Environment& environment);
 /// NVRTC, else nvcc, else null; looked for once, in the process's environment.
 [[nodiscard]] const Compiler* find_compiler();
 

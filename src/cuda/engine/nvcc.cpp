@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "cuda/engine/compiler.hpp"
@@ -111,6 +113,11 @@ class NvccCompiler : public Compiler {
     std::string version_;
 };
 
+/// Of CUDA: 12 is the first that knows sm_90a and C++20. Drivers load what is compiled to machine
+/// code by a CUDA of their own major version, a newer minor one too (NVIDIA, "CUDA Compatibility",
+/// Minor Version Compatibility: every 13.x from R580 on), and by older ones.
+constexpr int kOldestMajor = 12, kMajorOfOldestDriver = 13;
+
 /// "13.0, V13.0.88" of "Cuda compilation tools, release 13.0, V13.0.88"; empty if that fails.
 std::string release_of(const fs::path& nvcc, const fs::path& temporary) {
     const TemporaryFolder folder(temporary);
@@ -123,19 +130,29 @@ std::string release_of(const fs::path& nvcc, const fs::path& temporary) {
     return text.substr(at + kMark.size(), text.find('\n', at) - at - kMark.size());
 }
 
-}  // namespace
-
-std::unique_ptr<const Compiler> open_nvcc(const Environment& environment) {
+/// The first of at most `newest_major`.
+std::unique_ptr<const Compiler> find_nvcc(const Environment& environment, int newest_major) {
     std::vector<fs::path> folders = environment.path;
     folders.insert(folders.begin(), environment.cuda_home / "bin");
     for (const fs::path& folder : folders) {
         const fs::path nvcc = folder / "nvcc";
         if (access(nvcc.c_str(), X_OK) != 0) continue;
         const std::string release = release_of(nvcc, environment.temporary);
-        if (release.empty()) continue;
+        const int major = std::atoi(release.c_str());  // 0 of an empty one
+        if (major < kOldestMajor || major > newest_major) continue;
         return std::make_unique<NvccCompiler>(nvcc, environment.temporary, "nvcc " + release);
     }
     return {};
+}
+
+}  // namespace
+
+std::unique_ptr<const Compiler> open_nvcc(const Environment& environment) {
+    return find_nvcc(environment, std::numeric_limits<int>::max());
+}
+
+std::unique_ptr<const Compiler> open_shipping_nvcc(const Environment& environment) {
+    return find_nvcc(environment, kMajorOfOldestDriver);
 }
 
 }  // namespace sluice::cuda
