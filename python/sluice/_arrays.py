@@ -22,7 +22,7 @@ class Framework(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         """A fresh array whose memory crosses."""
 
-    def finish(self, array: Any) -> Any:
+    def finish(self, array: Any, like: Any) -> Any:
         """The array that the caller gets, from one that ``empty`` made."""
 
     def stream(self, like: Any) -> int | None:
@@ -39,6 +39,11 @@ def _read_only(name: str, array: Any) -> Any:
         raise Error("value", name, "a read-only array", "a writable one (or NumPy 2.1)") from None
 
 
+def _module(kind: type) -> str:
+    """The package that a type comes from."""
+    return kind.__module__.partition(".")[0]
+
+
 class _NumPy:
     def __init__(self) -> None:
         import numpy
@@ -47,6 +52,8 @@ class _NumPy:
 
     def lend(self, name: str, array: Any, written: bool) -> tuple[Any, str]:
         if not isinstance(array, self._numpy.ndarray):
+            if written and _module(type(array)) in ("jax", "jaxlib"):
+                raise Error("value", name, "a JAX array", "a NumPy array: JAX arrays are immutable")
             return array, name
         # DLPack knows bfloat16 but NumPy's exporter does not: the bits cross, the name says what
         # they are.
@@ -66,7 +73,7 @@ class _NumPy:
             return self._numpy.empty(shape, ml_dtypes.bfloat16)
         return self._numpy.empty(shape, dtype)
 
-    def finish(self, array: Any) -> Any:
+    def finish(self, array: Any, like: Any) -> Any:
         return array
 
     def stream(self, like: Any) -> int | None:
@@ -86,7 +93,7 @@ class _CuPy:
         with self._cupy.cuda.Device(like.device.id):
             return self._cupy.empty(shape, dtype)
 
-    def finish(self, array: Any) -> Any:
+    def finish(self, array: Any, like: Any) -> Any:
         return array
 
     def stream(self, like: Any) -> int | None:
@@ -94,20 +101,12 @@ class _CuPy:
 
 
 class _Jax(_NumPy):
-    """Eager JAX arrays in CPU memory. They are immutable: NumPy makes the results."""
+    """Eager JAX arrays in CPU memory (others: _jax.py): NumPy makes the results."""
 
-    def lend(self, name: str, array: Any, written: bool) -> tuple[Any, str]:
-        platform = getattr(getattr(array, "device", None), "platform", None)
-        if written and platform is not None:
-            raise Error("value", name, "a JAX array", "a NumPy array: JAX arrays are immutable")
-        if platform not in (None, "cpu"):
-            raise Error("device", name, f"a JAX array on a {platform}", "one in CPU memory")
-        return super().lend(name, array, written)
+    def finish(self, array: Any, like: Any) -> Any:
+        import jax
 
-    def finish(self, array: Any) -> Any:
-        import jax.numpy
-
-        return jax.numpy.asarray(array)
+        return jax.device_put(array, like.device if like.committed else None)
 
 
 _BY_MODULE: dict[str, type[Framework]] = {
@@ -121,7 +120,7 @@ _BY_MODULE: dict[str, type[Framework]] = {
 @functools.cache
 def framework_of(kind: type) -> Framework:
     """The framework of an array type."""
-    module = kind.__module__.partition(".")[0]
+    module = _module(kind)
     if module not in _BY_MODULE:
         raise Error(
             "value",

@@ -232,7 +232,7 @@ def request_of(key: Key, tensors: list[Any], scale: float | None, stream: int | 
     return Request(_form_of(key), read, written, scale, stream)
 
 
-def _run_arrays(request: Request) -> list[Any]:
+def run_arrays(request: Request) -> list[Any]:
     """Arrays of other frameworks: the library says what to allocate, then runs into it."""
     form = request.form
     like = request.read[0]
@@ -257,7 +257,7 @@ def _run_arrays(request: Request) -> list[Any]:
     lent = lent._replace(written=lent.written + tuple(names), results=report)
     stream = framework.stream(like) if request.stream is None else request.stream
     returned = native().call(number_of(lent), request.scale, stream, *arrays)
-    return [framework.finish(x) for x in results] + results_of(len(report), returned)
+    return [framework.finish(x, like) for x in results] + results_of(len(report), returned)
 
 
 _runners: dict[type, Callable[[Request], list[Any]]] = {}
@@ -274,7 +274,11 @@ def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
         if kind in _torch.PLAIN:
             _direct[kind] = _torch.is_direct
         return _torch.run
-    return _run_arrays
+    if kind.__module__.partition(".")[0] in ("jax", "jaxlib"):
+        from . import _jax
+
+        return _jax.run
+    return run_arrays
 
 
 def execute(request: Request) -> list[Any]:

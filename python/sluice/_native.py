@@ -14,7 +14,15 @@ from ._error import Error
 _SEPARATOR = "\x1f"
 _ERROR = "error" + _SEPARATOR
 
-_FUNCTIONS = ("_declare", "_call", "_outputs", "_variants", "_cuda_device_count")
+_FUNCTIONS = (
+    "_declare",
+    "_call",
+    "_outputs",
+    "_variants",
+    "_cuda_device_count",
+    "_traced_outputs",
+    "_xla_handler",
+)
 
 
 def _library_path() -> Path:

@@ -1,6 +1,7 @@
 """Recurrences as functions: a whole-sequence form and a decode form (``*_step``) of every variant.
 
-Arrays may be NumPy's, PyTorch's (CPU or CUDA), CuPy's or eager JAX's; results are of the same kind.
+Arrays may be NumPy's, PyTorch's or JAX's (CPU or CUDA, eager or traced) or CuPy's; results are of
+the same kind. JAX arrays are immutable: states are returned, never written.
 Letters: ``B`` batch, ``T`` tokens, ``H`` key heads, ``HV`` value heads (a multiple of ``H``; value
 head ``h`` uses key head ``h // (HV // H)``), ``K`` key channels, ``V`` value channels, ``N``
 sequences (``B``, or those that ``cu_seqlens`` packs).
@@ -83,7 +84,7 @@ class CallOptions(TypedDict, total=False):
     out: Array
     """Where ``o`` is written. Default: a fresh array."""
     workspace: Array
-    """CUDA: memory for the call's own use. Default: from torch's allocator, or the library's."""
+    """CUDA: memory for the call's own use. Default: torch's, XLA's or the library's."""
     state_layout: Literal["key-first", "value-first"]
     """Of all states. Default: key-first, ``[N, HV, K, V]``; mamba2: value-first."""
     precision: Literal["auto", "float32", "float64", "bfloat16"]

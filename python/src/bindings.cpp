@@ -1,6 +1,7 @@
 // The functions that Python calls, registered with TVM FFI: sluice._declare, sluice._outputs,
 // sluice._call, and what the library says of itself. An sluice::Error comes back as text (its
-// fields between unit separators), which Python raises as sluice.Error.
+// fields between unit separators), which Python raises as sluice.Error. For JAX:
+// sluice._traced_outputs, sluice._xla_handler.
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/tvm_ffi.h>
@@ -18,6 +19,7 @@
 #include "declared_call.hpp"
 #include "sluice/sluice.hpp"
 #include "tensors.hpp"
+#include "xla_call.hpp"
 
 namespace sluice::python {
 
@@ -206,18 +208,23 @@ ffi::Any call(const ffi::PackedArgs& args) {
     return ffi::Array<ffi::Any>(results.begin(), results.end());
 }
 
-/// (number, tensors…) → [name, dtype, [extents…], …] of the results that the caller is to allocate.
-ffi::Any outputs(const ffi::PackedArgs& args) {
-    DeclaredCall& call = declared(args[0].cast<std::int64_t>());
-    const Views views = views_of(args, 1, call.slots());
-    const std::shared_ptr<const Spec> spec = call.spec(views);
+/// [name, dtype, [extents…], …].
+ffi::Array<ffi::Any> describe(const std::vector<Output>& outputs) {
     ffi::Array<ffi::Any> described;
-    for (const Output& output : call.outputs(*spec, call.arguments(views))) {
+    for (const Output& output : outputs) {
         described.push_back(ffi::String(output.name));
         described.push_back(ffi::String(to_string(output.dtype)));
         described.push_back(ffi::Shape(output.shape.begin(), output.shape.end()));
     }
     return described;
+}
+
+/// (number, tensors…) → the results that the caller is to allocate.
+ffi::Any outputs(const ffi::PackedArgs& args) {
+    DeclaredCall& call = declared(args[0].cast<std::int64_t>());
+    const Views views = views_of(args, 1, call.slots());
+    const std::shared_ptr<const Spec> spec = call.spec(views);
+    return describe(call.outputs(*spec, call.arguments(views)));
 }
 
 /// "name\tsummary" and then "name\tmeaning" of each setting, for every variant.
@@ -232,6 +239,68 @@ ffi::Array<ffi::Array<ffi::String>> variant_table() {
         table.push_back(row);
     }
     return table;
+}
+
+/// Tensors of which only dtype and shape are known: their addresses stand for memory that does not
+/// overlap. They count as a GPU's, because there nobody looks at what index tensors hold.
+class Imagined {
+  public:
+    explicit Imagined(int gpu_index) : device_{DeviceKind::kCuda, gpu_index} {}
+
+    TensorView next(DType dtype, std::span<const std::int64_t> shape) {
+        constexpr std::uintptr_t kAlignment = 256;
+        void* const address = reinterpret_cast<void*>(next_);  // NOLINT: nobody follows it
+        const TensorView view(address, dtype, shape, device_);
+        const auto bytes = static_cast<std::uintptr_t>(view.size()) * size_bytes(dtype);
+        next_ += (bytes / kAlignment + 1) * kAlignment;
+        return view;
+    }
+
+    /// Of a dtype's name and a shape, as they cross.
+    TensorView next(const std::string& name, const ffi::AnyView& dtype, const ffi::AnyView& shape) {
+        const std::string given = dtype.cast<ffi::String>();
+        const auto extents = shape.cast<ffi::Shape>();
+        const std::span span(extents.data(), extents.size());
+        if (span.size() > kMaxRank) {
+            throw Error(ErrorCode::kShape, name, std::to_string(span.size()) + " dimensions",
+                        "at most " + std::to_string(kMaxRank));
+        }
+        try {
+            return next(parse_dtype(given), span);
+        } catch (const Error& error) {
+            throw Error(ErrorCode::kDType, name, given, error.accepted());
+        }
+    }
+
+  private:
+    Device device_;
+    std::uintptr_t next_ = std::uintptr_t{1} << 40;
+};
+
+/// (number, scale or None, GPU or None, then each tensor's dtype and shape…) → the results, once
+/// all is checked that can be: with a GPU also whether it takes the call, whose kernel is then
+/// ready.
+ffi::Any traced_outputs(const ffi::PackedArgs& args) {
+    DeclaredCall& declared_call = declared(args[0].cast<std::int64_t>());
+    const auto gpu_index = args[2].as<std::int64_t>();
+    Imagined imagined(static_cast<int>(gpu_index.value_or(0)));
+    Crossed crossed{.views = {}, .scale = args[1].as<double>()};
+    int next = kLeading;
+    for (const Slot& slot : declared_call.slots()) {
+        crossed.views.push_back(imagined.next(slot.name, args[next], args[next + 1]));
+        next += 2;
+    }
+    const std::unique_ptr<BoundCall> call = start(crossed, declared_call);
+    for (const Output& output : call->outputs) {
+        DeclaredCall::attach(call->arguments, output.name,
+                             imagined.next(output.dtype, output.shape));
+    }
+    if (gpu_index) {
+        bind_and_plan(*call, declared_call.phase());
+    } else {
+        (void)bind(*call->spec, call->arguments, call->options, declared_call.phase());
+    }
+    return describe(call->outputs);
 }
 
 TVM_FFI_STATIC_INIT_BLOCK() {
@@ -250,9 +319,40 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                         *result = guarded([&] { return outputs(args); });
                     })
         .def("sluice._variants", variant_table)
-        .def("sluice._cuda_device_count", cuda_device_count);
+        .def("sluice._cuda_device_count", cuda_device_count)
+        .def_packed("sluice._traced_outputs",
+                    [](ffi::PackedArgs args, ffi::Any* result) {
+                        *result = guarded([&] { return traced_outputs(args); });
+                    })
+        .def("sluice._xla_handler", [](bool is_gpu) {
+            auto* const handler = xla_handler(is_gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
+            return reinterpret_cast<std::int64_t>(handler);  // NOLINT: an address as a number
+        });
 }
 
 }  // namespace
+
+void run_given(DeclaredCall& declared, std::span<const TensorView> views,
+               const std::optional<double>& scale, void* stream,
+               const WorkspaceSource& workspace) try {
+    const Crossed arrived{.views = Views(views.begin(), views.end()),
+                          .scale = scale,
+                          .device = views.empty() ? Device{} : views.front().device,
+                          .stream = stream,
+                          .own_stream = true};
+    std::unique_ptr<BoundCall> call = start(arrived, declared);
+    if (call->options.validate) return run_validated(*call, declared.phase());
+    bind_and_plan(*call, declared.phase());
+    const bool on_gpu = arrived.device.kind == DeviceKind::kCuda;
+    const std::int64_t bytes = call->plan.workspace_bytes;
+    if (on_gpu && bytes > 0) {
+        call->problem.workspace = workspace(bytes);
+        call->problem.workspace_bytes = bytes;
+    }
+    call->backend->run(call->problem, call->plan);
+    if (on_gpu) declared.keep(std::move(call));
+} catch (const Error& error) {
+    throw Error(error.code(), python_name(error.argument()), error.value(), error.accepted());
+}
 
 }  // namespace sluice::python

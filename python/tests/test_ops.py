@@ -297,14 +297,5 @@ def test_calls_from_threads():
         list(pool.map(one, range(8 * len(CASES))))
 
 
-def test_jax_arrays():
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
-    inputs = inputs_of(GLA)
-    arrays = {n: jax.numpy.asarray(x) for n, x in inputs.items()}
-    o, state = call(GLA, arrays, output_final_state=True)
-    assert isinstance(o, jax.Array) and isinstance(state, jax.Array)
-    np.testing.assert_array_equal(np.asarray(o), call(GLA, inputs)[0])
-
-
 def test_the_readme_of_the_package_is_there():
     assert (ROOT / "docs/python.md").is_file()
