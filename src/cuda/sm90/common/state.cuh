@@ -22,6 +22,15 @@ __device__ inline long long slot_at(const StateTensor& state, long long i) {
     return slot < state.slots ? slot : -1;
 }
 
+/// The slot that a sequence starts from, of a tensor of initial states; below zero: it starts from
+/// zero.
+template <class Params>
+__device__ inline long long initial_slot(const Params& p, const StateTensor& initial,
+                                         int sequence) {
+    if (p.has_initial != nullptr && !p.has_initial[sequence * p.has_initial_stride]) return -1;
+    return slot_at(initial, sequence);
+}
+
 /// A number's bits, and what they mean.
 __device__ inline u32 load_bits(const void* data, long long i, int type) {
     return type == kFloat32 ? static_cast<const u32*>(data)[i] : static_cast<const u16*>(data)[i];
@@ -231,6 +240,25 @@ __device__ inline void store_state(const StateTensor& to, long long slot, const 
                              exists && !wide);
         }
     }
+}
+
+// A sequence's own states. Where there is none, the code above is not run through for nothing: it is
+// not in any cache yet, and fetching it takes up to 3 us.
+
+template <int kRegisters, bool kPairs, class Params, class State>
+__device__ inline void load_initial(const Params& p, int sequence, const StatePlace& at,
+                                    State& state) {
+#pragma unroll
+    for (int r = 0; r < kRegisters; ++r) state[r] = 0.f;
+    const long long slot = initial_slot(p, p.initial, sequence);
+    if (slot >= 0) load_state<kRegisters, kPairs>(p.initial, slot, at, state);
+}
+
+template <int kRegisters, bool kPairs, class Params, class State>
+__device__ inline void store_final(const Params& p, int sequence, const StatePlace& at,
+                                   State& state) {
+    const long long slot = slot_at(p.final, sequence);
+    if (slot >= 0) store_state<kRegisters, kPairs>(p.final, slot, at, state);
 }
 
 // States at positions. The list is in no order; positions are multiples of the chunk.

@@ -143,7 +143,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
     // A segment writes the states after its own chunks, the first also the one before.
     const auto store_checkpoint = [&](int chunk) {
         return store_checkpoints<Config::kChunk, kStateRegisters, false>(
-            p, task, place_of(p, task, at), chunk, state);
+            p, task, place_of(p, task, at.anew()), chunk, state);
     };
     int checkpoint = kNoChunk;
     if (!Config::kStateOnly && p.checkpoint_count > 0) {
@@ -217,8 +217,8 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
         store_registers<kStateRegisters>(segment_state(p, task, task.segment, at), state);
     } else {
         if (task.segment == p.segments - 1) {
-            store_state<kStateRegisters, false>(p.final, slot_at(p.final, task.sequence),
-                                         place_of(p, task, at), state);
+            store_final<kStateRegisters, false>(p, task.sequence, place_of(p, task, at.anew()),
+                                                state);
         }
         if (at.thread == 0) wait_stores_read<0>();
     }

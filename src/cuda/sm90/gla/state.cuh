@@ -28,17 +28,7 @@ __device__ inline StatePlace place_of(const Params& p, const Task& task, const F
             p.values, task.first_key() + at.column()};
 }
 
-/// The sequence's initial state.
-__device__ inline void load_initial(const Params& p, const Task& task, const Fragment& at,
-                                    State& state) {
-#pragma unroll
-    for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
-    if (p.has_initial != nullptr && !p.has_initial[task.sequence * p.has_initial_stride]) return;
-    load_state<kStateRegisters, false>(p.initial, slot_at(p.initial, task.sequence),
-                                place_of(p, task, at), state);
-}
-
-/// A segment's state in the workspace. The last segment's place holds the initial state: the second
+/// A segment's state in the workspace. The last segment's place holds the initial state, if any: the second
 /// launch may overwrite that (a state updated in place) before all of its segments have begun.
 __device__ inline float* segment_state(const Params& p, const Task& task, int segment,
                                        const Fragment& at) {
@@ -74,10 +64,13 @@ __device__ inline void add_segment(const float* from, const float* decay, const 
 /// The state that the task starts from: the sequence's, then the earlier segments in order.
 __device__ inline void start_state(const Params& p, const Task& task, const Fragment& at,
                                    State& state) {
-    if (p.segments == 1) return load_initial(p, task, at, state);
+    const auto load_first = [&] {
+        load_initial<kStateRegisters, false>(p, task.sequence, place_of(p, task, at), state);
+    };
+    if (p.segments == 1) return load_first();
     if constexpr (Config::kStateOnly) {
-        if (task.segment == 0) {
-            load_initial(p, task, at, state);
+        if (task.segment == 0 && p.initial.data != nullptr) {
+            load_first();
             store_registers<kStateRegisters>(segment_state(p, task, p.segments - 1, at), state);
         }
 #pragma unroll
@@ -87,7 +80,9 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
     wait_for_previous_launch();
 #pragma unroll
     for (int r = 0; r < kStateRegisters; ++r) state[r] = 0.f;
-    add_segment(segment_state(p, task, p.segments - 1, at), nullptr, at, state);
+    if (p.initial.data != nullptr) {
+        add_segment(segment_state(p, task, p.segments - 1, at), nullptr, at, state);
+    }
     for (int segment = 0; segment < task.segment; ++segment) {
         add_segment(segment_state(p, task, segment, at), segment_decay(p, task, segment), at,
                     state);

@@ -369,10 +369,7 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s, int group) {
         if (task.first + i + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }
     if (task.segment == p.segments - 1) {
-        const long long slot_of_final = slot_at(p.final, task.sequence);
-        if (slot_of_final >= 0) {
-            store_state<kStateRegisters, true>(p.final, slot_of_final, place(), state);
-        }
+        store_final<kStateRegisters, true>(p, task.sequence, place(), state);
     }
 }
 

@@ -98,11 +98,8 @@ __device__ inline long long key_sum_at(const StateTensor& tensor, long long slot
 
 __device__ inline float load_initial_key_sum(const Params& p, const Task& task, int head, int key) {
     const StateTensor& from = p.initial_key_sum;
-    const long long slot = slot_at(from, task.sequence);
+    const long long slot = initial_slot(p, from, task.sequence);
     if (slot < 0) return 0.f;
-    if (p.has_initial != nullptr && !p.has_initial[task.sequence * p.has_initial_stride]) {
-        return 0.f;
-    }
     const long long at =
         key_sum_at(from, slot, head) + static_cast<long long>(key) * from.key_stride;
     return load_number(from.data, at, from.type);

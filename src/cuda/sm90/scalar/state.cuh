@@ -41,18 +41,6 @@ __device__ inline StatePlace place_of(const Params& p, const Task& task, const F
             at.head() < task.heads ? p.values : 0, at.half() * Config::kGroupKeys + at.column()};
 }
 
-/// The sequence's initial state.
-template <int kRegisters>
-__device__ inline void load_initial(const Params& p, const Task& task, const StatePlace& at,
-                                    float (&state)[kRegisters]) {
-#pragma unroll
-    for (int r = 0; r < kRegisters; ++r) state[r] = 0.f;
-    if (p.has_initial != nullptr && !p.has_initial[task.sequence * p.has_initial_stride]) return;
-    const long long slot = slot_at(p.initial, task.sequence);
-    // Not all that code for nothing: it is not in any cache yet.
-    if (slot >= 0) load_state<kRegisters, true>(p.initial, slot, at, state);
-}
-
 /// A head's part in the workspace.
 __device__ inline long long part_row(const Params& p, const Task& task, const Fragment& at,
                                      int part) {
@@ -101,7 +89,7 @@ __device__ inline void copy_initial(const Params& p, const Task& task, int group
         StatePlace place = place_of(p, task, at);
         place.column += i % kPieces * 64;
         float piece[kRegisters];
-        load_initial<kRegisters>(p, task, place, piece);
+        load_initial<kRegisters, true>(p, task.sequence, place, piece);
         store_registers<kRegisters>(
             part_state(p, task, parts_of(p), at) + i % kPieces * kRegisters * 128, piece);
     }
@@ -110,7 +98,9 @@ __device__ inline void copy_initial(const Params& p, const Task& task, int group
 /// The state that the task starts from: the sequence's, then the earlier segments' parts in order.
 __device__ inline void start_state(const Params& p, const Task& task, const Fragment& at,
                                    State& state) {
-    if (p.segments == 1) return load_initial(p, task, place_of(p, task, at), state);
+    if (p.segments == 1) {
+        return load_initial<kStateRegisters, true>(p, task.sequence, place_of(p, task, at), state);
+    }
     wait_for_previous_launch();
     zero(state);
     if (p.initial.data != nullptr) add_part(part_state(p, task, parts_of(p), at), 0.f, state);
