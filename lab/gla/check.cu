@@ -104,14 +104,24 @@ struct Shape {
     [[nodiscard]] long long state() const { return (long long)b * h * k * v; }
 };
 
+/// Blocks that a kernel spreads K over.
+int parts_of(const std::string& kernel) { return kernel.find("x2") == std::string::npos ? 1 : 2; }
+/// Blocks of neighbouring tiles of values that prepare chunks for each other.
+int pair_of(const std::string& kernel) { return kernel.find("pair") == std::string::npos ? 1 : 2; }
+
 struct Case {
     Shape shape;
     std::string kernel;
     int value_tile;
     int segments = 1;
-    bool narrow_first = false;  // the first launch in tiles of 64 values
+    std::string first;  // the first launch's kernel, if it is not the same
 
-    [[nodiscard]] int key_parts() const { return shape.k > 128 ? 2 : 1; }
+    [[nodiscard]] int key_parts() const { return parts_of(kernel); }
+    [[nodiscard]] int value_tiles() const {
+        const int blocks = pair_of(kernel), width = value_tile * blocks;
+        return (shape.v + width - 1) / width * blocks;
+    }
+    [[nodiscard]] std::string first_kernel() const { return (first.empty() ? kernel : first) + "_state"; }
 };
 
 template <class T>
@@ -132,8 +142,8 @@ class Problem {
         o = allocate<Bf16>(s.values());
         state = allocate<float>(s.state());
         const long long segments = (long long)s.b * s.h * c.segments;
-        const int tiles = (s.v + c.value_tile - 1) / c.value_tile;
-        const int keys = 128 * c.key_parts();
+        const int tiles = c.value_tiles();
+        const int keys = s.k > 128 ? 256 : 128;
         segment_state_ = allocate<float>(segments * tiles * c.value_tile * keys);
         segment_decay_ = allocate<float>(segments * keys);
         fill<<<1024, 256>>>(q, s.keys(), 1, -1);
@@ -171,25 +181,25 @@ class Problem {
 
     void run(const std::map<std::string, Kernel>& kernels) {
         const int segments = case_.segments;
-        if (segments > 1 && case_.narrow_first) {
+        if (segments > 1) {
+            const std::string first = case_.first_kernel();
             const int tiles = params_.value_tiles;
-            params_.value_tiles = tiles * case_.value_tile / 64;
-            launch(kernels.at("k128v64_state"), segments - 1, false);
+            const int width = first == "k128v64_state" ? 64 : 128;
+            params_.value_tiles = tiles * case_.value_tile / width;
+            launch(kernels.at(first), parts_of(first), segments - 1, false);
             params_.value_tiles = tiles;
-        } else if (segments > 1) {
-            launch(kernels.at(case_.kernel + "_state"), segments - 1, false);
         }
-        launch(kernels.at(case_.kernel), segments, segments > 1);
+        launch(kernels.at(case_.kernel), case_.key_parts(), segments, segments > 1);
     }
 
     Bf16 *q, *k, *v, *g, *o;
     float* state;
 
   private:
-    void launch(const Kernel& kernel, int segments, bool before_end) {
+    void launch(const Kernel& kernel, int key_parts, int segments, bool before_end) {
         void* arguments[] = {&params_};
         const int blocks =
-            case_.shape.b * case_.shape.h * params_.value_tiles * segments * case_.key_parts();
+            case_.shape.b * case_.shape.h * params_.value_tiles * segments * key_parts;
         CUlaunchAttribute early{};
         early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         early.value.programmaticStreamSerializationAllowed = 1;
@@ -301,15 +311,16 @@ int main(int argc, char** argv) {
     check(cudaFree(nullptr), "context");
     std::map<std::string, Kernel> kernels;
     for (const char* name : {"k128v128", "k128v128_state", "k128v64", "k128v64_state", "k64v64",
-                             "k256v128", "k256v128_state"}) {
+                             "k128x2v128", "k128x2v128_state", "k128v64pair", "k64x2v128_state"}) {
         kernels[name] = load(folder + "/" + name + ".cubin");
     }
     const std::string mode = argc > 2 ? argv[2] : "";
     if (mode == "knockout" || mode == "profile") {
         const std::vector<Case> shapes = {{{16, 4096, 16, 128, 128}, "k128v128", 128},
                                           {{4, 4096, 16, 128, 128}, "k128v64", 64},
+                                          {{4, 4096, 16, 128, 128}, "k128v64pair", 64},
                                           {{16, 4096, 32, 64, 64}, "k64v64", 64},
-                                          {{16, 4096, 8, 256, 256}, "k256v128", 128}};
+                                          {{16, 4096, 8, 256, 256}, "k128x2v128", 128}};
         for (const Case& c : shapes) {
             if (mode == "knockout") time(c, kMild, kernels);
             if (mode == "profile") Problem(c, kMild).run(kernels);
@@ -317,22 +328,35 @@ int main(int argc, char** argv) {
         check(cudaDeviceSynchronize(), "run");
         return 0;
     }
+    const std::string only = argc > 3 ? argv[3] : "";
+    const bool all_gates = mode != "time" || argc > 4;
     bool ok = true;
     const std::vector<Case> small = {{{1, 200, 2, 128, 128}, "k128v128", 128},
                                      {{1, 64, 1, 128, 128}, "k128v128", 128},
                                      {{1, 200, 2, 128, 128}, "k128v64", 64},
                                      {{2, 500, 3, 128, 128}, "k128v64", 64, 3},
                                      {{2, 500, 3, 128, 128}, "k128v128", 128, 3},
-                                     {{2, 500, 3, 128, 128}, "k128v128", 128, 2, true},
+                                     {{2, 500, 3, 128, 128}, "k128v128", 128, 2, "k128v64"},
+                                     {{1, 200, 2, 128, 128}, "k128v64pair", 64},
+                                     {{1, 64, 1, 128, 128}, "k128v64pair", 64},
+                                     {{2, 1000, 3, 128, 128}, "k128v64pair", 64},
+                                     {{2, 500, 3, 128, 128}, "k128v64pair", 64, 3, "k128v64"},
+                                     {{2, 500, 3, 128, 128}, "k128v64pair", 64, 2, "k128v128"},
+                                     {{2, 500, 3, 128, 128}, "k128v64pair", 64, 3, "k64x2v128"},
+                                     {{2, 500, 3, 128, 128}, "k128v128", 128, 3, "k64x2v128"},
+                                     {{1, 333, 2, 96, 144}, "k128v64pair", 64},
+                                     {{1, 1, 64, 128, 128}, "k128v64pair", 64},
                                      {{1, 333, 2, 64, 64}, "k64v64", 64},
                                      {{1, 1, 64, 128, 64}, "k128v64", 64},
                                      {{1, 200, 2, 96, 80}, "k128v64", 64},
-                                     {{1, 200, 2, 256, 128}, "k256v128", 128},
-                                     {{2, 333, 2, 256, 256}, "k256v128", 128, 3},
-                                     {{1, 500, 2, 192, 192}, "k256v128", 128, 2},
-                                     {{1, 333, 2, 136, 80}, "k256v128", 128},
-                                     {{1, 1, 64, 256, 64}, "k256v128", 128}};
+                                     {{1, 200, 2, 256, 128}, "k128x2v128", 128},
+                                     {{2, 333, 2, 256, 256}, "k128x2v128", 128, 3},
+                                     {{1, 500, 2, 192, 192}, "k128x2v128", 128, 2},
+                                     {{1, 333, 2, 136, 80}, "k128x2v128", 128},
+                                     {{1, 1, 64, 256, 64}, "k128x2v128", 128}};
     for (const Case& c : small) {
+        if (mode == "time") break;
+        if (!only.empty() && c.kernel != only) continue;
         for (const Gates gates : {kMild, kUsual, kSpiky, kStrong}) {
             ok = is_right(c, gates, kernels) && ok;
         }
@@ -346,18 +370,30 @@ int main(int argc, char** argv) {
                                     {{1, 16384, 16, 128, 128}, "k128v128", 128, 8},
                                     {{1, 4096, 16, 128, 128}, "k128v128", 128, 8},
                                     {{4, 16384, 16, 128, 128}, "k128v128", 128, 2},
-                                    {{4, 16384, 16, 128, 128}, "k128v128", 128, 2, true},
+                                    {{4, 16384, 16, 128, 128}, "k128v128", 128, 2, "k128v64"},
+                                     {{4, 16384, 16, 128, 128}, "k128v64pair", 64},
+                                     {{1, 16384, 16, 128, 128}, "k128v64pair", 64, 4, "k64x2v128"},
+                                     {{1, 16384, 16, 128, 128}, "k128v128", 128, 8, "k64x2v128"},
+                                     {{1, 4096, 16, 128, 128}, "k128v128", 128, 4, "k64x2v128"},
+                                     {{1, 4096, 16, 128, 128}, "k128v64pair", 64, 4, "k64x2v128"},
+                                     {{1, 16384, 16, 128, 128}, "k128v64pair", 64, 4, "k128v128"},
+                                     {{1, 4096, 16, 128, 128}, "k128v128", 128, 8, "k64x2v128"},
+                                     {{16, 4096, 16, 128, 128}, "k128v64pair", 64},
+                                     {{1, 4096, 16, 128, 128}, "k128v64pair", 64},
                                      {{1, 4096, 16, 128, 128}, "k128v64", 64},
                                     {{1, 16384, 16, 128, 128}, "k128v64", 64},
                                     {{16, 16384, 32, 64, 64}, "k64v64", 64},
                                      // GLA-1.3B: 4 heads of 256 x 512.
-                                     {{8, 4096, 4, 256, 512}, "k256v128", 128},
-                                     {{1, 4096, 4, 256, 512}, "k256v128", 128},
-                                     {{1, 4096, 4, 256, 512}, "k256v128", 128, 4},
-                                     {{1, 16384, 4, 256, 512}, "k256v128", 128, 4},
-                                     {{16, 16384, 8, 256, 256}, "k256v128", 128}};
+                                     {{8, 4096, 4, 256, 512}, "k128x2v128", 128},
+                                     {{1, 4096, 4, 256, 512}, "k128x2v128", 128},
+                                     {{1, 4096, 4, 256, 512}, "k128x2v128", 128, 4},
+                                     {{1, 16384, 4, 256, 512}, "k128x2v128", 128, 4},
+                                     {{16, 16384, 8, 256, 256}, "k128x2v128", 128}};
     for (const Case& c : large) {
-        for (const Gates gates : {kMild, kUsual, kSpiky}) time(c, gates, kernels);
+        if (!only.empty() && c.kernel != only) continue;
+        for (const Gates gates : {kMild, kUsual, kSpiky}) {
+            if (all_gates || gates == kMild) time(c, gates, kernels);
+        }
     }
     return ok ? 0 : 1;
 }

@@ -80,8 +80,8 @@ std::vector<Case> states_in_dense_and_packed_rows() {
     std::vector<Case> list;
     for (int kind = 0; kind < kNumStates; ++kind) {
         for (const Packing packing : {Packing::kDense, Packing::kInt32, Packing::kInt64}) {
-            for (const std::int64_t keys : {64, 256}) {
-                Case c = chunked_case(150, keys, 64, DType::kBFloat16);
+            for (const auto& [keys, values] : {std::pair{64, 64}, {128, 128}, {256, 64}}) {
+                Case c = chunked_case(150, keys, values, DType::kBFloat16);
                 c.states = static_cast<States>(kind);
                 c.dims.B = c.dims.N = 3;
                 c.dims.H = c.dims.HV = 2;

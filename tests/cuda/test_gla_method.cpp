@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 
 #include "cuda/backend/method.hpp"
 #include "support/instance.hpp"
@@ -56,6 +57,44 @@ TEST(GlaMethod, PlansKeysAbove128InPairsOfBlocks) {
     constexpr std::int64_t kHeadSegments = 4 * 4;
     EXPECT_EQ(plan.workspace_bytes, kHeadSegments * 4 * (256 * 512 + 256));
     EXPECT_NEAR(plan.predicted_us, 80, 0.08 * 80);
+}
+
+/// On a GPU of eight multiprocessors: few heads fill it.
+Plan planned(std::int64_t heads, std::int64_t tokens, std::int64_t values,
+             DType dtype = DType::kBFloat16, DType gates = DType::kBFloat16) {
+    Case c = tensor_core_case("gla", tokens, 128, values, dtype);
+    c.dims.H = c.dims.HV = heads;
+    c.gate_dtype = gates;
+    const Instance instance(c);
+    DeviceSpec device = h200();
+    device.multiprocessors = 8;
+    return cuda::gla_method().plan(problem_on(find_judged("cuda"), instance, c.phase), device);
+}
+
+// Where tiles of 128 value channels leave half of the GPU idle, a head has a pair of blocks.
+TEST(GlaMethod, PlansPairsOfBlocksForFewHeads) {
+    const Plan pair = planned(4, 256, 128);
+    EXPECT_EQ(pair.value_tile, 64);
+    EXPECT_EQ(pair.stages, 4);
+    EXPECT_EQ(pair.tasks, 8);
+    EXPECT_EQ(planned(2, 256, 192).tasks, 8) << "three tiles of 64, and none";
+    EXPECT_EQ(planned(4, 256, 64).tasks, 4) << "nothing to pair";
+    EXPECT_EQ(planned(8, 256, 128).value_tile, 128) << "enough heads";
+    const Plan split = planned(1, 2048, 128);
+    EXPECT_EQ(split.value_tile, 64);
+    EXPECT_EQ(split.segments, 4);
+}
+
+// Their shared memory has no place for gates of 32 bits, and nobody has the time to convert values.
+TEST(GlaMethod, PairsNoBlocksOfOtherTypes) {
+    for (const auto& [dtype, gates, stages] : {std::tuple{DType::kBFloat16, DType::kBFloat16, 4},
+                                               {DType::kBFloat16, DType::kFloat16, 4},
+                                               {DType::kBFloat16, DType::kFloat32, 2},
+                                               {DType::kFloat16, DType::kFloat16, 3}}) {
+        const Plan plan = planned(4, 256, 128, dtype, gates);
+        EXPECT_EQ(plan.value_tile, 64) << plan.to_string();
+        EXPECT_EQ(plan.stages, stages) << plan.to_string();
+    }
 }
 
 // What a sequence is computed by must not depend on what it is packed with.

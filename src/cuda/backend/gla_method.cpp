@@ -17,22 +17,25 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kShapes = static_cast<int>(std::size(kGlaShapes));
+constexpr int kFirstShapes = static_cast<int>(std::size(kGlaFirstShapes));
 constexpr std::int64_t kMostKeys = 256;
 
 // The model, measured (docs/kernels/gla.md).
 struct ChunkTimes {
-    double outputs_us;
+    double mild_us;
     double strong_us;  // gates that leave the range
-    double states_us;  // in the first launch of a split sequence
 };
 constexpr ChunkTimes kChunkTimes[] = {  // of kGlaShapes
-    {2.73, 8.6, 1.7},
-    {1.92, 8.3, 1.1},
-    {1.25, 4.0, 0.9},
-    {2.65, 9.0, 1.15}};
-static_assert(std::size(kChunkTimes) == kShapes);
-constexpr double kLaunchUs = 8;     // and until the first chunk is there
-constexpr double kSegmentUs = 0.6;  // reading one earlier segment's state
+    {2.73, 8.6},
+    {1.92, 8.3},
+    {1.25, 4.0},
+    {2.65, 9.0},
+    {1.52, 5.0}};
+constexpr double kFirstChunkUs[] = {1.4, 1.2, 0.9, 1.1, 0.7};  // of kGlaFirstShapes
+static_assert(std::size(kChunkTimes) == kShapes && std::size(kFirstChunkUs) == kFirstShapes);
+constexpr double kLaunchUs = 8;        // and until the first chunk is there
+constexpr double kSecondLaunchUs = 2;  // it begins before the first has ended
+constexpr double kSegmentUs = 2.2;     // writing and reading one segment's state
 /// The planner takes one chunk in ten to be strong: it does not see the gates, and a plan that
 /// loses a little on mild ones may win much on strong ones.
 constexpr double kStrongShare = 0.1;
@@ -42,11 +45,14 @@ constexpr double kStrongShare = 0.1;
 constexpr std::int64_t kFewTokens = 16;
 
 int threads_of(const GlaShape& shape) {
-    return 128 * (shape.teams * shape.keys / 64 + shape.math_groups + (shape.load_role ? 1 : 0));
+    const int teams = shape.paired ? 1 : shape.teams;
+    return 128 * (teams * shape.keys / 64 + shape.math_groups + (shape.load_role ? 1 : 0));
 }
 
+/// Blocks for a head's value channels.
 std::int64_t value_tiles(const GlaShape& shape, std::int64_t values) {
-    return ceil_div(values, std::int64_t{kValueTile} * shape.math_groups);
+    const int blocks = shape.paired ? 2 : 1;
+    return ceil_div(values, std::int64_t{kValueTile} * shape.math_groups * blocks) * blocks;
 }
 
 /// The inputs by their part in the recurrence, of a spec whose operands are inputs as they are.
@@ -120,27 +126,46 @@ struct Candidate {
     double score = 0;  // us, with some gates out of range
 };
 
-std::int64_t blocks_of(const Dims& d, int shape) {
-    return d.N * d.HV * value_tiles(kGlaShapes[shape], d.V) * kGlaShapes[shape].key_parts;
+std::int64_t blocks_of(const Dims& d, const GlaShape& shape) {
+    return d.N * d.HV * value_tiles(shape, d.V) * shape.key_parts;
 }
 
 /// K, padded to what the shape's blocks have.
 int padded_keys(const GlaShape& shape) { return shape.keys * shape.key_parts; }
-bool fits(const GlaShape& shape, const Dims& d) {
+bool fits_keys(const GlaShape& shape, const Dims& d) {
     return padded_keys(shape) == (d.K <= 64 ? 64 : d.K <= 128 ? 128 : 256);
 }
 
-/// The shape of a split sequence's first launch: the narrowest that writes the same workspace,
-/// where that fills multiprocessors which would be idle.
-int first_shape(const Dims& d, int shape, int segments, int multiprocessors) {
-    const auto columns = [&](int i) {
-        return value_tiles(kGlaShapes[i], d.V) * kGlaShapes[i].math_groups;
-    };
-    int best = shape;
-    for (int i = 0; i < kShapes; ++i) {
-        const bool same = fits(kGlaShapes[i], d) && columns(i) == columns(shape) &&
-                          blocks_of(d, i) * (segments - 1) <= multiprocessors;
-        if (same && kGlaShapes[i].math_groups < kGlaShapes[best].math_groups) best = i;
+/// Whether blocks with tiles of 64 value channels can prepare chunks for each other: then they do.
+bool can_pair(const Problem& problem) {
+    const Operands x = operands_of(problem);
+    return problem.dims.V > kValueTile && x.q.dtype == DType::kBFloat16 && is_narrow(x.g.dtype);
+}
+bool fits(const GlaShape& shape, const Problem& problem) {
+    const bool one_tile = shape.keys == 128 && shape.math_groups == 1;
+    return fits_keys(shape, problem.dims) && (!one_tile || shape.paired == can_pair(problem));
+}
+
+std::int64_t rounds_of(std::int64_t blocks, int multiprocessors) {
+    return ceil_div(blocks, std::int64_t{std::max(multiprocessors, 1)});
+}
+
+/// A split sequence's first launch: shape, and its time of a chunk over all rounds of blocks.
+struct FirstLaunch {
+    int shape = 0;
+    double chunk_us = std::numeric_limits<double>::infinity();
+};
+/// The fastest that writes the same workspace as `shape` reads.
+FirstLaunch first_launch(const Dims& d, const GlaShape& shape, int segments, int multiprocessors) {
+    const auto columns = [&](const GlaShape& of) { return value_tiles(of, d.V) * of.math_groups; };
+    FirstLaunch best;
+    for (int i = 0; i < kFirstShapes; ++i) {
+        const GlaShape& first = kGlaFirstShapes[i];
+        if (!fits_keys(first, d) || columns(first) != columns(shape)) continue;
+        const std::int64_t blocks = blocks_of(d, first) * (segments - 1);
+        const double us =
+            static_cast<double>(rounds_of(blocks, multiprocessors)) * kFirstChunkUs[i];
+        if (us < best.chunk_us) best = {i, us};
     }
     return best;
 }
@@ -148,20 +173,18 @@ int first_shape(const Dims& d, int shape, int segments, int multiprocessors) {
 /// Blocks run one to a multiprocessor; a launch lasts as many rounds as that takes. `floor_us`: the
 /// least time for the call's bytes.
 Candidate score(const Dims& d, const DeviceSpec& device, double floor_us, int shape, int segments) {
+    const GlaShape& of = kGlaShapes[shape];
     const auto chunks = static_cast<double>(ceil_div(chunks_of(d), segments));
-    const auto rounds = [&](int of_shape, int of_segments) {
-        return static_cast<double>(
-            ceil_div(blocks_of(d, of_shape) * of_segments, std::max(device.multiprocessors, 1)));
-    };
+    const auto rounds =
+        static_cast<double>(rounds_of(blocks_of(d, of) * segments, device.multiprocessors));
+    const ChunkTimes& times = kChunkTimes[shape];
     Candidate c{.shape = shape, .segments = segments};
-    c.us = kLaunchUs + rounds(shape, segments) * chunks * kChunkTimes[shape].outputs_us;
+    c.us = kLaunchUs + rounds * chunks * times.mild_us;
     if (segments > 1) {
-        const int first = first_shape(d, shape, segments, device.multiprocessors);
-        c.us += kLaunchUs + kSegmentUs * segments +
-                rounds(first, segments - 1) * chunks * kChunkTimes[first].states_us;
+        c.us += kSecondLaunchUs + kSegmentUs * segments +
+                chunks * first_launch(d, of, segments, device.multiprocessors).chunk_us;
     }
-    c.score = c.us + kStrongShare * rounds(shape, segments) * chunks *
-                         (kChunkTimes[shape].strong_us - kChunkTimes[shape].outputs_us);
+    c.score = c.us + kStrongShare * rounds * chunks * (times.strong_us - times.mild_us);
     c.us = std::max(c.us, floor_us / kMemoryShare);
     return c;
 }
@@ -173,9 +196,9 @@ Candidate choose(const Problem& problem, const DeviceSpec& device, double floor_
     const int most = most_segments(problem);
     Candidate best{.score = std::numeric_limits<double>::infinity()};
     for (int shape = 0; shape < kShapes; ++shape) {
-        if (!fits(kGlaShapes[shape], d)) continue;
+        if (!fits(kGlaShapes[shape], problem)) continue;
         for (int segments = 1; segments <= most; ++segments) {
-            if (blocks_of(d, shape) * segments > kMostBlocks) break;
+            if (blocks_of(d, kGlaShapes[shape]) * segments > kMostBlocks) break;
             const Candidate c = score(d, device, floor_us, shape, segments);
             if (c.score < best.score) best = c;
         }
@@ -185,7 +208,7 @@ Candidate choose(const Problem& problem, const DeviceSpec& device, double floor_
 
 int shape_of_plan(const Problem& problem, const Plan& plan) {
     for (int i = 0; i < kShapes; ++i) {
-        if (fits(kGlaShapes[i], problem.dims) &&
+        if (fits(kGlaShapes[i], problem) &&
             kValueTile * kGlaShapes[i].math_groups == plan.value_tile) {
             return i;
         }
@@ -194,8 +217,10 @@ int shape_of_plan(const Problem& problem, const Plan& plan) {
 }
 
 int first_shape_of(const Problem& problem, const Plan& plan) {
-    return first_shape(problem.dims, shape_of_plan(problem, plan), plan.segments,
-                       gpu(problem.device.index).multiprocessors);
+    const GlaShape& shape = kGlaShapes[shape_of_plan(problem, plan)];
+    return first_launch(problem.dims, shape, plan.segments,
+                        gpu(problem.device.index).multiprocessors)
+        .shape;
 }
 
 SegmentBytes workspace_of(const Dims& d, const GlaShape& shape, int segments) {
@@ -208,19 +233,21 @@ const char* gate_name(DType dtype) {
     return dtype == DType::kFloat32 ? "kFloat32" : input_name(dtype);
 }
 
+/// The kernel for outputs of the `shape`-th of kGlaShapes, or for states of kGlaFirstShapes.
 const Kernel& kernel_of(const Problem& problem, int shape, bool state_only, CompilePolicy policy,
                         bool* compiled = nullptr) {
-    static KernelTable<std::size_t{kShapes} * 2 * 3 * 2> table;
+    static KernelTable<std::size_t{std::max(kShapes, kFirstShapes)} * 2 * 3 * 2> table;
     const Operands x = operands_of(problem);
     const DType input = x.q.dtype;
     const DType gate = x.g.dtype;
     const int variant =
         ((shape * 2 + (input == DType::kFloat16 ? 1 : 0)) * 3 + number_type(gate)) * 2 +
         (state_only ? 1 : 0);
-    return table.find(
-        problem.device.index, static_cast<std::size_t>(variant), policy, compiled, [&] {
-            return gla_kernel(kGlaShapes[shape], input_name(input), gate_name(gate), state_only);
-        });
+    return table.find(problem.device.index, static_cast<std::size_t>(variant), policy, compiled,
+                      [&] {
+                          return gla_kernel(state_only ? kGlaFirstShapes[shape] : kGlaShapes[shape],
+                                            input_name(input), gate_name(gate), state_only);
+                      });
 }
 
 gla::Params make_params(const Problem& problem, const GlaShape& shape, int segments,
@@ -261,7 +288,7 @@ class GlaMethod final : public Method {
         plan.segments = c.segments;
         plan.stages = operands_of(problem).g.dtype == DType::kFloat32 ? shape.stages_float32_gates
                                                                       : shape.stages;
-        plan.tasks = blocks_of(d, c.shape) * c.segments;
+        plan.tasks = blocks_of(d, shape) * c.segments;
         plan.workspace_bytes = workspace_of(d, shape, c.segments).total();
         plan.predicted_us = c.us;
         return plan;
@@ -280,22 +307,23 @@ class GlaMethod final : public Method {
     void run(const Problem& problem, const Plan& plan, CompilePolicy policy,
              void* workspace) const override {
         const Dims& d = problem.dims;
-        const int shape = shape_of_plan(problem, plan);
-        require_segments(plan, workspace_of(d, kGlaShapes[shape], plan.segments).total());
+        const int index = shape_of_plan(problem, plan);
+        const GlaShape& shape = kGlaShapes[index];
+        require_segments(plan, workspace_of(d, shape, plan.segments).total());
         if (blocks_of(d, shape) == 0) return;
         // Both kernels before the first launch: nothing is half-written.
-        const Kernel& whole = kernel_of(problem, shape, false, policy);
+        const Kernel& whole = kernel_of(problem, index, false, policy);
         const bool split = plan.segments > 1;
-        const int first = split ? first_shape_of(problem, plan) : shape;
+        const int first = split ? first_shape_of(problem, plan) : 0;
         const Kernel* states = split ? &kernel_of(problem, first, true, policy) : nullptr;
-        gla::Params params = make_params(problem, kGlaShapes[shape], plan.segments, workspace);
-        const auto start = [&](const Kernel& kernel, int of_shape, int segments,
+        gla::Params params = make_params(problem, shape, plan.segments, workspace);
+        const auto start = [&](const Kernel& kernel, const GlaShape& of, int segments,
                                Kernel::Start when) {
-            params.value_tiles = static_cast<int>(value_tiles(kGlaShapes[of_shape], d.V));
-            launch(problem, kernel, blocks_of(d, of_shape) * segments,
-                   threads_of(kGlaShapes[of_shape]), &params, when);
+            params.value_tiles = static_cast<int>(value_tiles(of, d.V));
+            launch(problem, kernel, blocks_of(d, of) * segments, threads_of(of), &params, when);
         };
-        if (split) start(*states, first, plan.segments - 1, Kernel::Start::kAfterEnd);
+        if (split)
+            start(*states, kGlaFirstShapes[first], plan.segments - 1, Kernel::Start::kAfterEnd);
         start(whole, shape, plan.segments,
               split ? Kernel::Start::kBeforeEnd : Kernel::Start::kAfterEnd);
     }

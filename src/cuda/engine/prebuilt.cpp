@@ -22,6 +22,7 @@ KernelSource gla_kernel(const GlaShape& shape, const std::string& input, const s
                             {"SLUICE_PREPARE_REGISTERS", std::to_string(shape.prepare_registers)},
                             {"SLUICE_MATH_REGISTERS", std::to_string(shape.math_registers)},
                             {"SLUICE_LOAD_ROLE", shape.load_role ? "true" : "false"},
+                            {"SLUICE_PAIRED", shape.paired ? "true" : "false"},
                             {"SLUICE_INPUT", input},
                             {"SLUICE_GATE", gate},
                             {"SLUICE_STATE_ONLY", state_only ? "true" : "false"}},
@@ -95,10 +96,11 @@ const std::vector<ScalarChoice>& scalar_choices() {
 // use, or by prepare().
 std::vector<KernelSource> prebuilt_kernels() {
     std::vector<KernelSource> kernels;
-    for (const bool state_only : {false, true}) {
-        for (const GlaShape& shape : kGlaShapes) {
-            kernels.push_back(gla_kernel(shape, "kBFloat16", "kBFloat16", state_only));
-        }
+    for (const GlaShape& shape : kGlaShapes) {
+        kernels.push_back(gla_kernel(shape, "kBFloat16", "kBFloat16", false));
+    }
+    for (const GlaShape& shape : kGlaFirstShapes) {
+        kernels.push_back(gla_kernel(shape, "kBFloat16", "kBFloat16", true));
     }
     for (const ScalarChoice& choice : scalar_choices()) {
         for (const ScalarPolicy& policy : choice.policies) {

@@ -13,18 +13,29 @@ namespace sluice::cuda {
 
 /// What fits together in a GLA kernel: registers are exchanged among the roles, and stages fill
 /// shared memory (sm90/gla/config.cuh); float32 gates leave room for fewer. `keys`: a block's; K
-/// above 128 is spread over `key_parts` blocks.
+/// above 128 is spread over `key_parts` blocks. `paired`: two blocks prepare chunks for each other,
+/// of 16-bit gates (no stages for others) and bfloat16 inputs.
 struct GlaShape {
     int keys, key_parts, math_groups, teams;
     int stages, stages_float32_gates;
     int prepare_registers, math_registers;
-    bool load_role;
+    bool load_role, paired;
 };
 inline constexpr GlaShape kGlaShapes[] = {
-    {128, 1, 2, 1, 2, 2, 96, 160, false},  // wide
-    {128, 1, 1, 1, 3, 2, 128, 224, true},  // narrow
-    {64, 1, 1, 2, 4, 4, 128, 224, true},   // small
-    {128, 2, 2, 1, 2, 2, 96, 160, false},  // two of the wide
+    {128, 1, 2, 1, 2, 2, 96, 160, false, false},  // wide
+    {128, 1, 1, 1, 3, 2, 128, 224, true, false},  // narrow
+    {64, 1, 1, 2, 4, 4, 128, 224, true, false},   // small
+    {128, 2, 2, 1, 2, 2, 96, 160, false, false},  // two of the wide
+    {128, 1, 1, 2, 4, 0, 128, 224, true, true},   // a pair of the narrow
+};
+/// Of a split sequence's first launch, which has states alone to compute: key channels are
+/// independent there.
+inline constexpr GlaShape kGlaFirstShapes[] = {
+    {128, 1, 2, 1, 3, 3, 96, 160, false, false},  // wide
+    {128, 1, 1, 1, 3, 3, 128, 224, true, false},  // narrow
+    {64, 1, 1, 2, 4, 4, 128, 224, true, false},   // small
+    {128, 2, 2, 1, 3, 3, 96, 160, false, false},  // two of the wide
+    {64, 2, 2, 2, 6, 4, 96, 128, true, false},    // the wide in halves of the keys
 };
 
 /// `input` and `gate` as the header names them: kBFloat16, kFloat16; gates also kFloat32.

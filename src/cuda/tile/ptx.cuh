@@ -124,6 +124,20 @@ __device__ inline void arrive_cluster(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// The whole warp's arrival there.
+__device__ inline void arrive_cluster_warp(u32 barrier) {
+    __syncwarp();
+    if (kWarpArrivals > 1 || threadIdx.x % 32 == 0) arrive_cluster(barrier);
+}
+/// `bytes` (a multiple of 16) to another block of the cluster, counted by a barrier of it.
+__device__ inline void copy_to_cluster(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(to),
+        "r"(shared_address(from)), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
 /// Barrier `id` among `threads` threads of the block.
 __device__ inline void named_barrier(u32 id, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

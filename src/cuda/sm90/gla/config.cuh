@@ -18,6 +18,9 @@ struct Config {
     /// The blocks of a head's key channels are a cluster and add up their outputs; each stores the
     /// sum for its share of the chunk's tokens.
     static constexpr bool kClustered = kKeyParts > 1 && !kStateOnly;
+    /// Two blocks with neighbouring tiles of a head's value channels are a cluster that prepares each
+    /// chunk once: of the two teams each block has one, which writes its chunks into both.
+    static constexpr bool kPaired = SLUICE_PAIRED;
 
     static constexpr int kChunk = 64;
     static constexpr int kBlock = 16;   // rows per decay anchor
@@ -25,7 +28,8 @@ struct Config {
     static constexpr int kTeams = SLUICE_TEAMS;         // chunks in preparation at a time
     static constexpr int kPrepareGroups = kKeys / 64;   // warpgroups of a team
     static constexpr int kTeamThreads = 128 * kPrepareGroups;
-    static constexpr int kPrepareThreads = kTeams * kTeamThreads;
+    static constexpr int kOwnTeams = kPaired ? 1 : kTeams;  // of the block
+    static constexpr int kPrepareThreads = kOwnTeams * kTeamThreads;
     static constexpr int kSlots = 2 / kTeams;           // items of a team that wait for math
     static constexpr int kMathThreads = 128 * kMathGroups;
     /// Loads by a warpgroup of its own, or by a thread of math: then its registers are the others'.
@@ -61,7 +65,7 @@ struct Config {
 
     // Distances inside a stage (storage.cuh, Stage): k, v, g, q.
     static constexpr int kGateOffset = kKeyBytes + kValueBytes;
-    static constexpr int kQueryOffset = kGateOffset + kGateBytes;
+    static constexpr int kQueryOffset = kGateOffset + (kPaired ? 0 : kGateBytes);
 
     static_assert(kKeys == 64 || kKeys == 128);
     static_assert(kKeyParts == 1 || kKeyParts == 2);
@@ -71,6 +75,8 @@ struct Config {
     // A stage always serves the same team. Else a team could wait for its chunk before another's has come
     // into the same stage (copies overtake each other), and the parity of two phases ago would let it in.
     static_assert(kStages % kTeams == 0);
+    static_assert(!kPaired || (kTeams == 2 && kKeyParts == 1 && !kStateOnly && kLoadRole && kKeepSums));
+    static_assert(!kPaired || (kInput == InputType::kBFloat16 && kGate != GateType::kFloat32));
 };
 
 }  // namespace sluice::gla

@@ -18,6 +18,8 @@
 //             64 key channels      Teams take chunks in turn
 //   math      one warpgroup per    S^T (64 x K, float32 registers) and O^T; stores O
 //             64 value channels
+//   send      one thread of        q~, k~ and A of every other chunk to the cluster's other block, which
+//             a paired block       has the head's next value channels (pair.cuh)
 //
 // Where gates are so strong that 2^-b would leave the range (100 bits since the chunk began), the rows
 // from there on get their scores from factors that never exceed one (prepare.cuh, "strong chunks").
@@ -25,10 +27,11 @@
 
 #include "sm90/gla/load.cuh"
 #include "sm90/gla/math.cuh"
+#include "sm90/gla/pair.cuh"
 #include "sm90/gla/prepare.cuh"
 
-#if SLUICE_KEY_PARTS > 1 && !SLUICE_STATE_ONLY
-#define SLUICE_CLUSTER __cluster_dims__(SLUICE_KEY_PARTS)
+#if SLUICE_PAIRED || (SLUICE_KEY_PARTS > 1 && !SLUICE_STATE_ONLY)
+#define SLUICE_CLUSTER __cluster_dims__(2)
 #else
 #define SLUICE_CLUSTER
 #endif
@@ -41,13 +44,19 @@ extern "C" __global__ void SLUICE_CLUSTER __launch_bounds__(sluice::gla::Config:
     Storage& s = *reinterpret_cast<Storage*>(raw);
     if (threadIdx.x == 0) {
         if (sluice::tile::shared_address(raw) % 1024 != 0) __trap();
+        constexpr u32 kMathArrivals = Config::kMathThreads / 32 * kWarpArrivals;
         for (int i = 0; i < Config::kStages; ++i) {
             s.stage_full[i].init(1);
-            s.stage_empty[i].init(Config::kMathThreads / 32 * kWarpArrivals);
+            s.stage_empty[i].init(Config::kPaired && is_own(i) ? 2 * kMathArrivals : kMathArrivals);
         }
         for (int i = 0; i < Config::kTeams * Config::kSlots; ++i) {
-            s.slot_full[i].init(Config::kTeamThreads / 32 * kWarpArrivals);
-            s.slot_empty[i].init(Config::kMathThreads / 32 * kWarpArrivals);
+            s.slot_full[i].init(is_own(i) ? Config::kTeamThreads / 32 * kWarpArrivals : 1);
+            s.slot_empty[i].init(kMathArrivals);
+        }
+        if constexpr (Config::kPaired) {
+            for (Barrier& rows : s.rows_full) rows.init(Config::kTeamThreads / 32 * kWarpArrivals);
+            s.gates_empty.init(Config::kTeamThreads / 32 * kWarpArrivals);
+            s.other_done.init(kMathArrivals);
         }
         if constexpr (Config::kClustered) {
             for (Exchange& x : s.exchange) {
@@ -59,7 +68,8 @@ extern "C" __global__ void SLUICE_CLUSTER __launch_bounds__(sluice::gla::Config:
         s.task = decode_task(p);
     }
     __syncthreads();
-    if constexpr (Config::kClustered) cluster_barrier();  // the other's barriers are ready
+    constexpr bool kInCluster = Config::kClustered || Config::kPaired;
+    if constexpr (kInCluster) cluster_barrier();  // the other's barriers are ready
     if constexpr (Config::kStateOnly) sluice::tile::allow_next_launch();
     if (threadIdx.x < Config::kPrepareThreads) {
         set_registers<Config::kPrepareRegisters, Config::kLaunchRegisters>();
@@ -70,7 +80,8 @@ extern "C" __global__ void SLUICE_CLUSTER __launch_bounds__(sluice::gla::Config:
     } else if constexpr (Config::kLoadRole) {
         set_registers<Config::kLoadRegisters, Config::kLaunchRegisters>();
         if (threadIdx.x % 128 == 0) load_all(p, s);
+        if (Config::kPaired && threadIdx.x % 128 == 32) send_all(s);
         __syncwarp();
     }
-    if constexpr (Config::kClustered) cluster_barrier();  // until then the other may write here
+    if constexpr (kInCluster) cluster_barrier();  // until then the other may write here
 }

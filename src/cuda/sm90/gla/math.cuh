@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sm90/gla/load.cuh"
+#include "sm90/gla/pair.cuh"
 #include "sm90/gla/state.cuh"
 
 namespace sluice::gla {
@@ -154,6 +155,8 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
         const int i = chunk - task.first;
         const int stage = i % Config::kStages;
         const int slot = slot_of(i % Config::kTeams, i / Config::kTeams);
+        const bool own = is_own(i);
+        if (!own) receive_chunk(s, at, i, stage, slot, task.length - chunk * Config::kChunk);
         s.slot_full[slot].wait(phase_of(i / Config::kTeams));
         const u64 v = operand(s.stage[stage].v + at.group * Config::kBoxBytes);
         const u64 k = operand(s.stage[stage].k, Config::kBoxBytes);
@@ -191,12 +194,12 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
             add_block(state, advance(v, n * 2048), advance(k, n * 2048));
         }
         product_commit();
-        [[maybe_unused]] float own[kOutputRegisters];  // of a clustered kernel
+        [[maybe_unused]] float part[kOutputRegisters];  // of a clustered kernel
         if constexpr (!Config::kStateOnly) {
             product_wait<1>();
             keep(o);
             if constexpr (Config::kClustered) {
-                exchange_output(s, at.anew(), i, o, own);
+                exchange_output(s, at.anew(), i, o, part);
             } else {
                 store_output(p, task, s, at, chunk, o);
             }
@@ -204,12 +207,11 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
         product_wait<0>();
         keep_state(state);
         if (!direct) scale_columns(decay, at.column(), state);
-        s.slot_empty[slot].arrive_warp();
-        s.stage_empty[stage].arrive_warp();
+        release_chunk(s, stage, slot, own);
         if (loads && chunk + Config::kStages < task.end) load_chunk(p, s, i + Config::kStages);
         if constexpr (Config::kClustered) {
-            add_other_output(s, at.anew(), i, own);
-            store_output(p, task, s, at.anew(), chunk, own);
+            add_other_output(s, at.anew(), i, part);
+            store_output(p, task, s, at.anew(), chunk, part);
         }
         if (chunk + 1 == checkpoint) checkpoint = store_checkpoint(checkpoint);
     }

@@ -28,22 +28,28 @@ __device__ inline u32 row_address(u32 row_0, int r) { return (row_0 ^ ((r & 7) <
 /// A thread of the prepare role: two neighbouring key channels of one block of 16 rows.
 struct Preparer {
     Storage& s;
-    int team;    // takes every kTeams-th chunk
+    int team;    // takes every kTeams-th chunk; a pair's block has the team of its rank
     int thread;  // in the team
     int pair;    // channels 2 pair, 2 pair + 1
     int block;
 
     __device__ explicit Preparer(Storage& storage, int index)
         : s(storage),
-          team(Config::kTeams == 1 ? 0 : index / Config::kTeamThreads),
+          team(Config::kPaired       ? static_cast<int>(cluster_rank())
+               : Config::kTeams == 1 ? 0
+                                     : index / Config::kTeamThreads),
           thread(index % Config::kTeamThreads),
           pair(thread % (Config::kKeys / 2)),
           block(thread / (Config::kKeys / 2)) {}
 
-    __device__ TeamStorage& shared() const { return s.team[team]; }
-    __device__ void barrier() const { named_barrier(kPrepareBarrier + team, Config::kTeamThreads); }
+    /// Among the block's teams.
+    __device__ int place() const { return Config::kOwnTeams == 1 ? 0 : team; }
+    __device__ TeamStorage& shared() const { return s.team[place()]; }
+    __device__ void barrier() const {
+        named_barrier(kPrepareBarrier + place(), Config::kTeamThreads);
+    }
     __device__ bool barrier_any(bool value) const {
-        return named_barrier_any(kPrepareBarrier + team, Config::kTeamThreads, value);
+        return named_barrier_any(kPrepareBarrier + place(), Config::kTeamThreads, value);
     }
 
     /// Shared address of the thread's channels in row `r` of its block, in a tile of 16-bit elements.
@@ -58,10 +64,11 @@ struct Preparer {
         return key_address(stage, r) + Config::kQueryOffset;
     }
     __device__ u32 gate_address(int stage, int r) const {
+        if constexpr (Config::kPaired) return address(s.gates_of(stage), r);
         if constexpr (Config::kGate != GateType::kFloat32) {
             return key_address(stage, r) + Config::kGateOffset;
         }
-        return row_address(shared_address(s.stage[stage].g) + pair / 16 * Config::kBoxBytes +
+        return row_address(shared_address(s.gates_of(stage)) + pair / 16 * Config::kBoxBytes +
                                block * Config::kBlock * 128 + pair % 16 * 8,
                            r);
     }
@@ -404,6 +411,21 @@ __device__ inline void store_segment_decay(const Params& p, const Task& task, co
         make_float2(exp2_fast(all.x), exp2_fast(all.y));
 }
 
+/// Waits until the slot is free, and writes what the chunk decays. `first`: as find_overflow() has it.
+__device__ inline void take_slot(const Preparer& me, int n, int slot, int first) {
+    Storage& s = me.s;
+    if (n >= Config::kSlots) {
+        s.slot_empty[slot].wait(phase_of(n) ^ 1);
+        if constexpr (Config::kPaired) s.other_done.wait(phase_of(n) ^ 1);
+    }
+    if (me.block == 0) {
+        const float2 whole = me.totals(n, 0, Config::kBlocks);
+        reinterpret_cast<float2*>(s.slot[slot].decay)[me.pair] =
+            make_float2(exp2_fast(whole.x), exp2_fast(whole.y));
+    }
+    if (me.thread == 0) s.slot[slot].direct = first < Config::kBlocks;
+}
+
 __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
     const Task& task = s.task;
     const Preparer me(s, static_cast<int>(threadIdx.x));
@@ -428,26 +450,31 @@ __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
             if (me.barrier_any(!mild)) first = find_overflow(me, n);
         }
         const int slot = slot_of(me.team, n);
-        if (n >= Config::kSlots) s.slot_empty[slot].wait(phase_of(n) ^ 1);
-        const float2 whole = me.totals(n, 0, Config::kBlocks);
-        if (me.block == 0) {
-            reinterpret_cast<float2*>(s.slot[slot].decay)[me.pair] =
-                make_float2(exp2_fast(whole.x), exp2_fast(whole.y));
-            segment = segment + whole;
-        }
-        if (me.thread == 0) s.slot[slot].direct = first < Config::kBlocks;
         if constexpr (Config::kStateOnly) {
+            if (me.block == 0) segment = segment + me.totals(n, 0, Config::kBlocks);
+            take_slot(me, n, slot, first);
             unsigned char* k = s.stage[stage].k;
             decay_rows<Direction::kDown, 16>(me, stage, k, k,
                                          me.totals(n, me.block + 1, Config::kBlocks));
         } else if (first < Config::kBlocks) {
+            take_slot(me, n, slot, first);
             prepare_strong(me, n, stage, slot, first);
+            if constexpr (Config::kPaired) {
+                s.gates_empty.arrive_warp();
+                fence_async_proxy();
+                s.rows_full[stage].arrive_warp();
+            }
         } else {
+            if constexpr (Config::kPaired) s.gates_empty.arrive_warp();  // the sums are in registers
+            if constexpr (!Config::kPaired) take_slot(me, n, slot, first);
             scale_rows(me, stage, me.totals(n, 0, me.block), sums);
             fence_async_proxy();
+            if constexpr (Config::kPaired) s.rows_full[stage].arrive_warp();
             me.barrier();
             Scores scores;
             scores.multiply(s.stage[stage].q, s.stage[stage].k, me.thread);
+            // A pair's one slot for its team waits for math of both blocks.
+            if constexpr (Config::kPaired) take_slot(me, n, slot, first);
             scores.store(s.slot[slot].scores, me.thread,
                          [](int i, int j) { return j <= i; });
         }

@@ -83,6 +83,7 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
     if (p.initial.data != nullptr) {
         add_segment(segment_state(p, task, p.segments - 1, at), nullptr, at, state);
     }
+#pragma unroll 2
     for (int segment = 0; segment < task.segment; ++segment) {
         add_segment(segment_state(p, task, segment, at), segment_decay(p, task, segment), at,
                     state);

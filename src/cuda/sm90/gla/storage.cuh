@@ -15,17 +15,37 @@ constexpr int kSharedBytes = 227 * 1024;  // of a block
 /// Named barriers (0 is __syncthreads): one for each team and each math warpgroup.
 enum NamedBarrier : u32 {
     kPrepareBarrier = 1,
-    kMathBarrier = kPrepareBarrier + Config::kTeams,
+    kMathBarrier = kPrepareBarrier + Config::kOwnTeams,
     kTeamsBarrier = kMathBarrier + Config::kMathGroups,
 };
 
-/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled.
-struct Stage {
+constexpr int kQueryTile = Config::kStateOnly ? 1024 : Config::kKeyBytes;  // 1,024: never empty
+
+/// The inputs of a chunk, as bulk copies lay them: boxes of 64 tokens x 128 bytes, swizzled. A pair's
+/// block reads the gates of every other chunk, and has one place for them elsewhere.
+template <bool kWithGates>
+struct Inputs {
     unsigned char k[Config::kKeyBytes];
     unsigned char v[Config::kValueBytes];
     unsigned char g[Config::kGateBytes];
-    unsigned char q[Config::kStateOnly ? 1024 : Config::kKeyBytes];  // 1,024: never empty
+    unsigned char q[kQueryTile];
 };
+template <>
+struct Inputs<false> {
+    unsigned char k[Config::kKeyBytes];
+    unsigned char v[Config::kValueBytes];
+    unsigned char q[kQueryTile];
+};
+using Stage = Inputs<!Config::kPaired>;
+
+template <bool kHere>
+struct Gates {};
+template <>
+struct Gates<true> {
+    unsigned char g[Config::kGateBytes];
+};
+__device__ inline unsigned char* gates_of(Inputs<true>& stage, Gates<false>&) { return stage.g; }
+__device__ inline unsigned char* gates_of(Inputs<false>&, Gates<true>& gates) { return gates.g; }
 
 /// What the threads of a team tell each other about a chunk.
 struct alignas(1024) TeamStorage {
@@ -39,6 +59,9 @@ struct alignas(1024) SlotStorage {
     unsigned char scores[Config::kStateOnly ? 1024 : Config::kBoxBytes];
     float decay[Config::kKeys];  // of the chunk, a factor for the state
     int direct;                  // k~ decays to the chunk's end: scale the state before adding to it
+
+    /// What a pair's block sends the other.
+    static constexpr u32 kSentBytes = Config::kBoxBytes + Config::kKeys * sizeof(float) + 16;
 };
 
 /// What a block of threads works on; in shared memory, for registers are few.
@@ -75,10 +98,17 @@ struct alignas(1024) Storage {
     unsigned char o[Config::kMathGroups][Config::kStateOnly ? 1024 : Config::kOutputBytes];
     Exchange exchange[Config::kClustered ? Config::kMathGroups : 1];
     SlotStorage slot[Config::kTeams * Config::kSlots];
-    TeamStorage team[Config::kTeams];
+    TeamStorage team[Config::kOwnTeams];
+    Gates<Config::kPaired> gates;
     Task task;
     Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
     Barrier slot_full[Config::kTeams * Config::kSlots], slot_empty[Config::kTeams * Config::kSlots];
+    // Of a pair (pair.cuh).
+    Barrier rows_full[Config::kPaired ? Config::kStages : 1], gates_empty, other_done;
+
+    __device__ unsigned char* gates_of(int of_stage) {
+        return gla::gates_of(stage[of_stage], gates);
+    }
 };
 static_assert(sizeof(Storage) <= kSharedBytes);
 
@@ -92,6 +122,11 @@ __device__ inline u32 opaque(u32 x) {
 /// Where a team's n-th chunk goes, and when: the barriers' phase.
 __device__ inline int slot_of(int team, int n) { return team * Config::kSlots + n % Config::kSlots; }
 __device__ inline u32 phase_of(int n) { return n / Config::kSlots & 1; }
+
+/// Whether the block prepares the segment's i-th chunk itself.
+__device__ inline bool is_own(int i) {
+    return !Config::kPaired || static_cast<u32>(i % 2) == cluster_rank();
+}
 
 /// Segments that a launch has: the last one's own state is nobody's start.
 __device__ inline int launched_segments(const Params& p) {
