@@ -170,6 +170,9 @@ struct DeviceIndices {
 /// On a CUDA device the index tensors stay where they are: `sequences`, `sequence_checkpoints` and
 /// `token_write_slots` are empty, and `indices` names the tensors instead.
 struct Problem {
+    /// Which bind() made it, and its copies: what follows from the spec need not be found again for
+    /// each run. 0: none did.
+    std::uint64_t bind_number = 0;
     Spec spec;
     Phase phase = Phase::kPrefill;
     Dims dims;

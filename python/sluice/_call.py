@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ._arrays import framework_of
 from ._error import Error
-from ._native import checked, declare, native
+from ._native import checked, declare, native, what_ran
 
 # Keyword arguments by what they are.
 READ = frozenset(
@@ -51,6 +51,9 @@ KEYWORDS = TENSORS | OPTIONS | {"scale", "output_final_state", "stream"}
 # Of a declaration's items. All of it is one line: torch.compile writes it into comments of code.
 SEPARATOR = ";"
 
+# The last result of a call that is to say what ran: the library is asked afterwards.
+_RAN = "ran"
+
 # A flag that is set, as the library reads a setting's text.
 _TRUE = ("true", "1")
 
@@ -59,13 +62,27 @@ _KEY_SUM = {"initial_state": "initial_key_sum", "final_state": "final_key_sum"}
 
 
 class Operation:
-    """The names of what a variant takes, in the order in which its functions pass them on."""
+    """The names of what a variant takes, in the order in which its functions pass them on.
+
+    ``views``: of inputs and results that do not come as the variant has them, how they are to be
+    taken, as their declared names end (python/src/declared_call.hpp): without a view of PyTorch's
+    each.
+    """
 
     # No tuple: calls are looked up by it, which is quickest by identity.
     def __init__(
-        self, variant: str, inputs: tuple[str, ...], settings: tuple[str, ...] = ()
+        self,
+        variant: str,
+        inputs: tuple[str, ...],
+        settings: tuple[str, ...] = (),
+        views: Mapping[str, str] | None = None,
     ) -> None:
         self.variant, self.inputs, self.settings = variant, inputs, settings
+        self.views = views or {}
+
+    def declared_name(self, name: str) -> str:
+        """The name that the library knows a tensor or result by."""
+        return name + self.views.get(name, "")
 
 
 class Form(NamedTuple):
@@ -105,7 +122,7 @@ def text_of(form: Form) -> str:
     items += [f"setting.{name}={value}" for name, value in form.settings]
     items += [f"option.{name}={value}" for name, value in form.options]
     items += [f"tensor={name}" for name in form.read + form.written]
-    items += [f"result={name}" for name in form.results]
+    items += [f"result={name}" for name in form.results if name != _RAN]
     return SEPARATOR.join(items)
 
 
@@ -115,12 +132,20 @@ def number_of(form: Form) -> int:
     return declare(text_of(form))
 
 
-def results_of(count: int, returned: Any) -> list[Any]:
+def _apart(count: int, returned: Any) -> list[Any]:
     """What the library's call returned, as a list of that many results."""
-    returned = checked(returned)
     if count < 2:
         return [returned] if count else []
-    return [returned[i] for i in range(count)]
+    item = native().item
+    return [item(returned, i) for i in range(count)]
+
+
+def results_of(names: tuple[str, ...], returned: Any) -> list[Any]:
+    """A form's results, from what the library's call just returned."""
+    returned = checked(returned)
+    if _RAN in names:
+        return [*_apart(len(names) - 1, returned), what_ran()]
+    return _apart(len(names), returned)
 
 
 def _refuse_keyword(name: str, variant: str, value: Any) -> None:
@@ -218,15 +243,24 @@ def _form_of(key: Key) -> Form:
         if dict(chosen).get("normalize", "").lower() in _TRUE:
             results.append("final_key_sum")
     if report:
-        results.append("ran")
+        results.append(_RAN)
     return Form(phase, operation.variant, chosen, options, read, written, tuple(results))
 
 
+def _view(tensor: Any, how: str) -> Any:
+    """A tensor of PyTorch's as the library would take it."""
+    for step in how.split(":")[1:]:
+        tensor = tensor.unsqueeze(1) if step == "token" else tensor.select(-1, 0)
+    return tensor
+
+
 def request_of(key: Key, tensors: list[Any], scale: float | None, stream: int | None) -> Request:
-    """What ``taken_apart`` returned, sorted."""
+    """What ``taken_apart`` returned, sorted, and as the variant has it."""
     read: list[Any] = []
     written: list[Any] = []
-    for name, value in zip(_names_in(key), tensors, strict=True):
+    views = key[1].views
+    for name, tensor in zip(_names_in(key), tensors, strict=True):
+        value = _view(tensor, views[name]) if name in views else tensor
         for twin in _TWICE.get(name, (name,)):
             (written if twin in WRITTEN else read).append(value)
     return Request(_form_of(key), read, written, scale, stream)
@@ -253,11 +287,11 @@ def run_arrays(request: Request) -> list[Any]:
         results.append(result)
         arrays.append(array)
         names.append(declared)
-    report = tuple(name for name in form.results if name == "ran")
+    report = tuple(name for name in form.results if name == _RAN)
     lent = lent._replace(written=lent.written + tuple(names), results=report)
     stream = framework.stream(like) if request.stream is None else request.stream
     returned = native().call(number_of(lent), request.scale, stream, *arrays)
-    return [framework.finish(x, like) for x in results] + results_of(len(report), returned)
+    return [framework.finish(x, like) for x in results] + results_of(report, returned)
 
 
 _runners: dict[type, Callable[[Request], list[Any]]] = {}
@@ -306,11 +340,13 @@ def _places(names: tuple[str, ...]) -> Places:
 @functools.cache
 def declared(key: Key) -> tuple[int, int, Places]:
     """The number of a call whose tensors cross in the order of its key, each once; how many results
-    it has; and the places in these results and then the tensors."""
+    cross; and the places in all results and then the tensors."""
     form, names = _form_of(key), _names_in(key)
-    number = number_of(form._replace(read=names, written=()))
+    name_of = key[1].declared_name
+    read, results = tuple(map(name_of, names)), tuple(map(name_of, form.results))
+    number = number_of(form._replace(read=read, written=(), results=results))
     places = _places(form.results + tuple("final_state" if n == "state" else n for n in names))
-    return number, len(form.results), places
+    return number, len(results) - (places.ran is not None), places
 
 
 def _made(
@@ -327,9 +363,15 @@ def _made(
     if is_direct is not None and is_direct(tensors):
         number, count, places = declared(key)
         returned = checked(native().call(number, scale, stream, *tensors))
-        return ([returned] if count == 1 else results_of(count, returned)) + tensors, places
+        made = [returned] if count == 1 else _apart(count, returned)
+        if places.ran is not None:
+            made.append(what_ran())
+        return made + tensors, places
     request = request_of(key, tensors, scale, stream)
-    return execute(request), _places(request.form.results + request.form.written)
+    made, places = execute(request), _places(request.form.results + request.form.written)
+    if "out" in operation.views:
+        made[places.out] = made[places.out].squeeze(1)
+    return made, places
 
 
 def run(
@@ -357,4 +399,4 @@ def run_reporting(
     made, (out, state, key_sum, ran) = _made(phase, operation, inputs, settings, keywords, True)
     assert ran is not None  # it was asked for
     final = None if state is None else made[state]
-    return made[out], final if key_sum is None else (final, made[key_sum]), str(made[ran])
+    return made[out], final if key_sum is None else (final, made[key_sum]), made[ran]

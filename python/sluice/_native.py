@@ -17,6 +17,9 @@ _ERROR = "error" + _SEPARATOR
 _FUNCTIONS = (
     "_declare",
     "_call",
+    "_item",
+    "_latest_kernel",
+    "_kernel_name",
     "_outputs",
     "_variants",
     "_cuda_device_count",
@@ -53,3 +56,13 @@ def checked(returned: Any) -> Any:
 def declare(text: str) -> int:
     """The number of the call that ``text`` declares (python/src/declared_call.hpp)."""
     return checked(native().declare(text))
+
+
+@functools.cache
+def _kernel_name(number: int) -> str:
+    return str(native().kernel_name(number))
+
+
+def what_ran() -> str:
+    """Back end, kernel and precision of this thread's latest call."""
+    return _kernel_name(native().latest_kernel())

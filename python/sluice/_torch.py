@@ -64,7 +64,7 @@ def run(request: Request) -> list[Any]:
         return _run_traced(request)
     form, tensors = request.form, request.read + request.written
     returned = native().call(number_of(form), request.scale, request.stream, *tensors)
-    return results_of(len(form.results), returned)
+    return results_of(form.results, returned)
 
 
 def _run_traced(request: Request) -> list[Any]:

@@ -1,16 +1,18 @@
 // The functions that Python calls, registered with TVM FFI: sluice._declare, sluice._outputs,
-// sluice._call, and what the library says of itself. An sluice::Error comes back as text (its
-// fields between unit separators), which Python raises as sluice.Error. For JAX:
-// sluice._traced_outputs, sluice._xla_handler.
+// sluice._call and what it leaves to be asked, and what the library says of itself. An
+// sluice::Error comes back as text (its fields between unit separators), which Python raises as
+// sluice.Error. For JAX: sluice._traced_outputs, sluice._xla_handler.
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/tvm_ffi.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <memory_resource>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,6 +59,12 @@ ffi::Any guarded(Body&& body) {
     }
 }
 
+TensorView view_of(const Slot& slot, const DLTensor& tensor) {
+    TensorView view = to_view(slot.name, tensor);
+    for (int i = 0; i < slot.firsts; ++i) view = first_of_last(slot.name, view);
+    return slot.is_token ? with_token(slot.name, view) : view;
+}
+
 using Views = std::pmr::vector<TensorView>;
 
 Views views_of(const ffi::PackedArgs& args, int first, const std::vector<Slot>& slots,
@@ -75,7 +83,7 @@ Views views_of(const ffi::PackedArgs& args, int first, const std::vector<Slot>& 
         // A workspace is bytes, which the library knows as bool.
         const bool is_bytes = slots[i].kind == Slot::Kind::kWorkspace && lent.dtype.bits == 8;
         if (is_bytes) lent.dtype = to_dlpack(DType::kBool);
-        views.push_back(to_view(slots[i].name, lent));
+        views.push_back(view_of(slots[i], lent));
     }
     return views;
 }
@@ -127,6 +135,31 @@ std::unique_ptr<BoundCall> start(const Crossed& crossed, DeclaredCall& declared)
     return call;
 }
 
+/// What calls run, "backend kernel precision", by number: as texts they would cost each call more.
+class KernelNames {
+  public:
+    std::int64_t number(const Plan& plan) {
+        const std::string name = plan.backend + " " + plan.kernel + " " + to_string(plan.precision);
+        const std::lock_guard lock(mutex_);
+        const auto number = std::find(names_.begin(), names_.end(), name) - names_.begin();
+        if (number == std::ssize(names_)) names_.push_back(name);
+        return number;
+    }
+    ffi::String name(std::int64_t number) {
+        const std::lock_guard lock(mutex_);
+        return names_.at(static_cast<std::size_t>(number));
+    }
+
+  private:
+    std::mutex mutex_;
+    std::vector<std::string> names_;
+};
+
+KernelNames& kernel_names() {
+    static KernelNames names;
+    return names;
+}
+
 /// Gives the call its results.
 std::vector<ffi::Any> allocate_results(const Crossed& crossed, BoundCall& call) {
     const Device& device = crossed.device;
@@ -138,11 +171,12 @@ std::vector<ffi::Any> allocate_results(const Crossed& crossed, BoundCall& call) 
                     "the current stream, or out= and every state given by the caller");
     }
     std::vector<ffi::Any> results;
-    results.reserve(call.outputs.size() + 1);  // and the text of what ran
+    results.reserve(call.outputs.size());
     for (const Output& output : call.outputs) {
         ffi::Tensor result = allocate(output.shape, to_dlpack(output.dtype), device);
+        const TensorView view = to_view(output.name, *result.GetDLTensorPtr());
         DeclaredCall::attach(call.arguments, output.name,
-                             to_view(output.name, *result.GetDLTensorPtr()));
+                             output.is_token ? with_token(output.name, view) : view);
         results.emplace_back(std::move(result));
     }
     return results;
@@ -156,6 +190,9 @@ void bind_and_plan(BoundCall& call, Phase phase) {
     const Plan plan = backend.plan(call.problem, nominal_device(call.problem.device));
     call.plan = backend.prepare(call.problem, plan);
     call.backend = &backend;
+    call.kernel = kernel_names().number(call.plan);
+    // Now all is loaded: the next run need not ask whether its stream is captured.
+    call.options.compile = false;
 }
 
 /// Binds, plans and runs once. A workspace that the caller did not bring comes from its framework's
@@ -178,9 +215,14 @@ void run(BoundCall& call, const Crossed& crossed, const DeclaredCall& declared) 
 void run_validated(BoundCall& call, Phase phase) {
     auto* const runner = phase == Phase::kPrefill ? &forward : &step;
     call.plan = runner(*call.spec, call.arguments, call.options);
+    call.kernel = kernel_names().number(call.plan);
 }
 
-/// (number, scale or None, stream or None, tensors…) → the results: none, the only one, or a list.
+/// Of this thread's latest call.
+thread_local std::int64_t latest_kernel = 0;
+
+/// (number, scale or None, stream or None, tensors…) → the results: none, the only one, or an
+/// array.
 ffi::Any call(const ffi::PackedArgs& args) {
     DeclaredCall& declared_call = declared(args[0].cast<std::int64_t>());
     // Enough for most calls; more comes from the heap.
@@ -194,15 +236,11 @@ ffi::Any call(const ffi::PackedArgs& args) {
     } else {
         run(*call, arrived, declared_call);
     }
-    if (declared_call.reports()) {
-        const Plan& plan = call->plan;
-        results.emplace_back(
-            ffi::String(plan.backend + " " + plan.kernel + " " + to_string(plan.precision)));
-    }
+    latest_kernel = call->kernel;
     if (call->backend != nullptr && arrived.device.kind == DeviceKind::kCuda) {
         declared_call.keep(std::move(call));
     }
-    // A list costs Python more than what is in it.
+    // An array costs Python more than what is in it.
     if (results.empty()) return nullptr;
     if (results.size() == 1) return std::move(results.front());
     return ffi::Array<ffi::Any>(results.begin(), results.end());
@@ -225,6 +263,11 @@ ffi::Any outputs(const ffi::PackedArgs& args) {
     const Views views = views_of(args, 1, call.slots());
     const std::shared_ptr<const Spec> spec = call.spec(views);
     return describe(call.outputs(*spec, call.arguments(views)));
+}
+
+/// (array, index) → the element. Python's own way to it crosses twice and costs twice as much.
+ffi::Any item(const ffi::PackedArgs& args) {
+    return args[0].cast<ffi::Array<ffi::Any>>()[args[1].cast<std::int64_t>()];
 }
 
 /// "name\tsummary" and then "name\tmeaning" of each setting, for every variant.
@@ -318,6 +361,10 @@ TVM_FFI_STATIC_INIT_BLOCK() {
                     [](ffi::PackedArgs args, ffi::Any* result) {
                         *result = guarded([&] { return outputs(args); });
                     })
+        .def_packed("sluice._item",
+                    [](ffi::PackedArgs args, ffi::Any* result) { *result = item(args); })
+        .def("sluice._latest_kernel", [] { return latest_kernel; })
+        .def("sluice._kernel_name", [](std::int64_t number) { return kernel_names().name(number); })
         .def("sluice._variants", variant_table)
         .def("sluice._cuda_device_count", cuda_device_count)
         .def_packed("sluice._traced_outputs",

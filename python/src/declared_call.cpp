@@ -45,13 +45,30 @@ bool alike(const TensorView& a, const TensorView& b) {
            offset(a) == offset(b);
 }
 
-/// `text` is "name" or "name:bfloat16".
+/// Cuts `text` after the first `separator`, if there is one, and returns what was before it.
+std::string_view cut(std::string_view& text, char separator) {
+    const std::string_view part = text.substr(0, text.find(separator));
+    text.remove_prefix(std::min(part.size() + 1, text.size()));
+    return part;
+}
+
+/// `text` is a name, then how the tensor is to be taken.
 Slot make_slot(std::string_view text) {
     using Kind = Slot::Kind;
     Slot slot;
-    const std::size_t mark = text.find(':');
-    slot.name = text.substr(0, mark);
-    slot.bfloat16_bits = mark != std::string_view::npos;
+    slot.name = cut(text, ':');
+    while (!text.empty()) {
+        const std::string_view how = cut(text, ':');
+        if (how == "bfloat16") {
+            slot.bfloat16_bits = true;
+        } else if (how == "first") {
+            ++slot.firsts;
+        } else if (how == "token") {
+            slot.is_token = true;
+        } else {
+            throw Error(ErrorCode::kValue, slot.name, std::string(how), "bfloat16, first, token");
+        }
+    }
     if (slot.name == "out") slot.kind = Kind::kOut;
     if (slot.name == "cu_seqlens") slot.kind = Kind::kOffsets;
     if (slot.name == "workspace") slot.kind = Kind::kWorkspace;
@@ -91,8 +108,7 @@ StateLayout parse_layout(const std::string& text) {
 
 DeclaredCall::DeclaredCall(std::string_view text) {
     while (!text.empty()) {
-        const std::string_view item = text.substr(0, text.find(';'));
-        text.remove_prefix(std::min(item.size() + 1, text.size()));
+        const std::string_view item = cut(text, ';');
         const std::size_t split = item.find('=');
         read_item(item.substr(0, split), std::string(item.substr(split + 1)));
     }
@@ -107,10 +123,9 @@ void DeclaredCall::read_item(std::string_view key, std::string value) {
     } else if (key == "tensor") {
         slots_.push_back(make_slot(value));
         has_workspace_ |= slots_.back().kind == Slot::Kind::kWorkspace;
-    } else if (key == "result" && value == "ran") {
-        reports_ = true;
     } else if (key == "result") {
-        results_.push_back(std::move(value));
+        const Slot slot = make_slot(value);
+        results_.push_back({slot.name, slot.is_token});
     } else if (key.starts_with(kSetting)) {
         settings_[std::string(key.substr(kSetting.size()))] = std::move(value);
     } else if (key.starts_with(kOption)) {
@@ -210,8 +225,10 @@ std::vector<Output> DeclaredCall::outputs(const Spec& spec, const Arguments& arg
             return declared->axes == std::vector{Axis::kB, Axis::kT, Axis::kHV, Axis::kV};
         });
     std::vector<Output> outputs;
-    for (const std::string& name : results_) {
-        if (name == "out") {
+    for (const auto& [name, is_token] : results_) {
+        if (name == "out" && is_token) {
+            outputs.push_back({name, values->second.dtype, {d.B, d.HV, d.V}, true});
+        } else if (name == "out") {
             outputs.push_back({name, values->second.dtype, {d.B, d.T, d.HV, d.V}});
         } else if (name == "final_state") {
             outputs.push_back(

@@ -26,6 +26,8 @@ struct Slot {
     // kState: one of them, or the two that a tensor stands for ("state", "slots").
     std::array<std::optional<TensorView> StateArguments::*, 2> members{};
     bool bfloat16_bits = false;  // crosses as 16-bit integers, for exporters without bfloat16
+    int firsts = 0;              // last axes of which only the first element counts
+    bool is_token = false;       // of one token: has no axis for tokens, in second place
 };
 
 /// An output that the call allocates.
@@ -33,6 +35,7 @@ struct Output {
     std::string name;  // "out", "final_state" or "final_key_sum"
     DType dtype = DType::kFloat32;
     std::vector<std::int64_t> shape;
+    bool is_token = false;  // as of a slot
 };
 
 /// A call as it was bound and planned: what the next call with tensors alike starts from.
@@ -45,22 +48,22 @@ struct BoundCall {
     Problem problem;
     const Backend* backend = nullptr;  // null: not chosen yet
     Plan plan;
+    std::int64_t kernel = 0;  // what it runs: the number of its name
 };
 
 class DeclaredCall {
   public:
     /// Items "key=value", parted by semicolons: phase, variant, setting.<name>, option.<name>,
-    /// tensor (a name, in the order of the call's tensors; "name:bfloat16" where 16-bit integers
-    /// stand for bfloat16), result (a name, in the order of the results; "ran", last, for the text
-    /// of what ran).
+    /// tensor (a name, in the order of the call's tensors), result (a name, in the order of the
+    /// results). A name may be followed by how its tensor is to be taken: ":bfloat16" where 16-bit
+    /// integers stand for bfloat16; ":first", for each of its last axes along which all elements
+    /// are one; ":token" where the axis of tokens is missing, because there is one.
     explicit DeclaredCall(std::string_view text);
 
     [[nodiscard]] Phase phase() const noexcept { return phase_; }
     [[nodiscard]] const Options& options() const noexcept { return options_; }
     [[nodiscard]] const std::vector<Slot>& slots() const noexcept { return slots_; }
     [[nodiscard]] bool has_workspace() const noexcept { return has_workspace_; }
-    /// Whether the last result is the text "backend kernel precision": what ran.
-    [[nodiscard]] bool reports() const noexcept { return reports_; }
 
     /// The variant's spec for inputs such as these (the views are in the order of slots()).
     [[nodiscard]] std::shared_ptr<const Spec> spec(std::span<const TensorView> views);
@@ -87,9 +90,12 @@ class DeclaredCall {
     std::map<std::string, std::string> settings_;
     Options options_;
     std::vector<Slot> slots_;
-    std::vector<std::string> results_;
+    struct Result {
+        std::string name;
+        bool is_token;
+    };
+    std::vector<Result> results_;
     bool has_workspace_ = false;
-    bool reports_ = false;
     /// By the ranks of the inputs: what a variant's form may depend on besides their names.
     std::map<std::vector<int>, std::shared_ptr<const Spec>> specs_;
     /// The last one kept last. Several threads, or shapes that alternate, have one each.

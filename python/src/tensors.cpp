@@ -1,5 +1,6 @@
 #include "tensors.hpp"
 
+#include <algorithm>
 #include <span>
 
 #include "sluice/error.hpp"
@@ -60,6 +61,35 @@ TensorView to_view(const std::string& name, const DLTensor& tensor) {
     const Device device = to_device(name, tensor.device);
     if (tensor.strides == nullptr) return {data, dtype, shape, device};
     return {data, dtype, shape, std::span<const std::int64_t>(tensor.strides, rank), device};
+}
+
+TensorView first_of_last(const std::string& name, const TensorView& view) {
+    if (view.rank == 0 || view.shape().back() == 0) {
+        throw Error(ErrorCode::kShape, name, to_string(view.shape()),
+                    "one element along the last axis, at least");
+    }
+    TensorView first = view;
+    --first.rank;
+    first.extents[static_cast<std::size_t>(first.rank)] = 0;
+    first.stride_elements[static_cast<std::size_t>(first.rank)] = 0;
+    return first;
+}
+
+TensorView with_token(const std::string& name, const TensorView& view) {
+    if (view.rank == 0 || view.rank == kMaxRank) {
+        throw Error(ErrorCode::kShape, name, to_string(view.shape()),
+                    "1 to " + std::to_string(kMaxRank - 1) + " dimensions");
+    }
+    TensorView wider = view;
+    ++wider.rank;
+    const auto shift = [&](auto& of_axes, std::int64_t inserted) {
+        std::copy_backward(of_axes.begin() + 1, of_axes.begin() + view.rank,
+                           of_axes.begin() + wider.rank);
+        of_axes[1] = inserted;
+    };
+    shift(wider.extents, 1);
+    shift(wider.stride_elements, view.extents[0] == 0 ? 1 : view.stride_elements[0]);
+    return wider;
 }
 
 DLDataType to_dlpack(DType dtype) noexcept {

@@ -13,6 +13,11 @@ namespace sluice::python {
 /// library does not know.
 [[nodiscard]] TensorView to_view(const std::string& name, const DLTensor& tensor);
 
+/// Without its last axis: the first element along it.
+[[nodiscard]] TensorView first_of_last(const std::string& name, const TensorView& view);
+/// With an axis of one token in second place.
+[[nodiscard]] TensorView with_token(const std::string& name, const TensorView& view);
+
 [[nodiscard]] DLDataType to_dlpack(DType dtype) noexcept;
 [[nodiscard]] DLDevice to_dlpack(const Device& device) noexcept;
 

@@ -10,6 +10,7 @@ PyTorch's own are beside it. On a CPU the work itself is in it: next to none.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 import timeit
@@ -28,7 +29,7 @@ def report(name: str, function: Callable[[], object], wait: Callable[[], object]
     timer, times = timeit.Timer(function, setup=wait), []
     for _ in range(BATCHES):
         times.append(timer.timeit(CALLS) / CALLS * 1e6)
-    print(f"{name:46s} {statistics.median(times):6.2f} us")
+    print(f"{name:54s} {statistics.median(times):6.2f} us")
 
 
 def measure(function: Callable[..., object], inputs: dict, state, wait) -> None:
@@ -59,13 +60,19 @@ def measure_compat(zeros: Callable[..., torch.Tensor], H: int, K: int, wait) -> 
     q, k, v, g = (zeros(1, 64, H, K) for _ in range(4))
     report("fla.chunk_gla: all", lambda: fla.chunk_gla(q, k, v, g), wait)
     q1, k1, v1, g1 = (x[:, :1] for x in (q, k, v, g))
-    state, common = zeros(1, H, K, K, dtype=torch.float32), {"output_final_state": True}
-    step = fla.fused_recurrent_gla
-    report(
-        "fla.fused_recurrent_gla, with states: all",
-        lambda: step(q1, k1, v1, g1, initial_state=state, **common),
-        wait,
-    )
+    beta = zeros(1, 1, H)
+    states = {
+        "initial_state": zeros(1, H, K, K, dtype=torch.float32),
+        "output_final_state": True,
+    }
+    for step, gates in (
+        (fla.fused_recurrent_gla, {"gk": g1}),
+        (fla.fused_recurrent_simple_gla, {"g": beta}),
+        (fla.fused_recurrent_gated_delta_rule, {"g": beta, "beta": beta}),
+        (fla.fused_recurrent_kda, {"g": g1, "beta": beta}),
+    ):
+        call = functools.partial(step, q1, k1, v1, **gates, **states)
+        report(f"fla.{step.__name__}, with states: all", call, wait)
     x, dt, pair = zeros(1, 64, H, 64), zeros(1, 64, H), [zeros(1, 64, 1, K) for _ in range(2)]
     A, bias = (zeros(H, dtype=torch.float32) for _ in range(2))
     scan = mamba_ssm.mamba_chunk_scan_combined
@@ -74,10 +81,10 @@ def measure_compat(zeros: Callable[..., torch.Tensor], H: int, K: int, wait) -> 
     channels = bias[:, None].expand(H, 64)
     one = (x[:, 0], dt[:, 0, :, None].expand(1, H, 64), A[:, None, None].expand(H, 64, K))
     one += tuple(y[:, 0] for y in pair)
-    keywords |= {"D": channels, "dt_bias": channels}
+    of_step = {"D": channels, "dt_bias": channels, "dt_softplus": True}
     state = zeros(1, H, 64, K, dtype=torch.float32)
     update = mamba_ssm.selective_state_update
-    report("selective_state_update: all", lambda: update(state, *one, **keywords), wait)
+    report("selective_state_update: all", lambda: update(state, *one, **of_step), wait)
 
 
 def main() -> None:

@@ -411,6 +411,45 @@ def test_what_the_library_refuses_goes_to_the_original(fake_fla):
     assert ran.reason.startswith("g: got")
 
 
+def test_the_log_is_bounded(fake_fla, caplog):
+    """A reason for every shape: the first ones are kept, all calls are counted."""
+    x, calls = make(H), 2 * _stand_in.MOST_REASONS
+
+    def refused(function, count):
+        for t in range(1, count + 1):
+            function(x["q"], x["k"], x["v"], torch.zeros(B, t, H, K + 1))
+
+    with caplog.at_level("DEBUG", "sluice.compat"):
+        for _ in range(2):  # the second time all first reasons are known
+            refused(fla.chunk_gla, calls)
+    assert len({record.getMessage() for record in caplog.records}) == calls
+    refused(fla.fused_recurrent_gla, 1)  # of a function of its own
+    assert fla.chunk_gla(x["q"], x["k"], x["v"], x["gk"])[1] is None
+    log = fla.log()
+    assert len(log) == _stand_in.MOST_REASONS + 1 + 1 + 1
+    first, *_ = log
+    assert first.reason.startswith("g: got float32 [2, 1, 2, 17]") and log[first] == 2
+    others = log[_stand_in.Ran("chunk_gla", "original", _stand_in.OTHER_REASONS)]
+    assert others == 2 * (calls - _stand_in.MOST_REASONS)
+    assert log[_stand_in.Ran("chunk_gla", "cpu chunked float32", "")] == 1
+    fla.clear_log()
+    refused(fla.chunk_gla, 1)
+    assert list(fla.log()) == [first]  # not among the others
+
+
+def test_the_log_tells_kernels_apart():
+    x = make(H)
+    gates = {"chunk_gla": x["gk"], "chunk_simple_gla": x["g"]}
+    for name, gate in gates.items():
+        for tokens in (1, T, T):
+            getattr(fla, name)(*(y[:, :tokens] for y in (x["q"], x["k"], x["v"], gate)))
+    assert fla.log() == {
+        (name, f"cpu {kernel} float32", ""): count
+        for name in gates
+        for kernel, count in (("recurrent", 1), ("chunked", 2))
+    }
+
+
 def on_a_gpu(dtype):
     """A tensor as on a GPU, without one: only its description."""
     return torch.empty(1, 65, 2, 64, dtype=dtype, device="cuda")

@@ -171,6 +171,68 @@ def test_the_step_does_not_limit_dt():
     assert error(o, torch.einsum("bhpn,bhn->bhp", expected, c)) < FLOAT32
 
 
+@pytest.mark.parametrize("given", [{}, {"z": True}, {"D": True, "dt_bias": True}])
+def test_the_step_compiled_is_the_step(given):
+    """Inside a compiled graph PyTorch takes the views that the library itself takes elsewhere."""
+    x = make()
+    keywords = {
+        "z": x["z"][:, 0],
+        "D": x["D"],
+        "dt_bias": x["dt_bias"][:, None].expand(H, P),
+    }
+    keywords = {name: keywords[name] for name in given} | {"dt_softplus": True}
+    torch._dynamo.reset()
+
+    def step(state, *tensors):
+        return mamba_ssm.selective_state_update(state, *tensors, **keywords)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    states = [x["h0"].clone() for _ in range(2)]
+    outputs = [f(state, *one_token(x)) for f, state in zip((step, compiled), states, strict=True)]
+    assert outputs[0].shape == (B, H, P)
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=0, atol=0)
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)
+
+
+def test_the_step_takes_one_group_without_its_axis():
+    x = make()
+    for name in ("B", "C"):
+        x[name] = x[name][:, :, :1]
+    with_axis = one_token(x)
+    without = with_axis[:3] + [y.squeeze(1) for y in with_axis[3:]]
+    states = [x["h0"].clone() for _ in range(2)]
+    outputs = [
+        mamba_ssm.selective_state_update(state, *tensors)
+        for state, tensors in zip(states, (with_axis, without), strict=True)
+    ]
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=0, atol=0)
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)
+
+
+@pytest.mark.skipif(HAS_MAMBA, reason="mamba_ssm would be called")
+@pytest.mark.parametrize(
+    "place, change, argument",
+    [
+        (0, lambda x: x[:, :, :5], "D"),
+        (1, lambda dt: dt[:1], "dt"),
+        (1, lambda dt: dt[..., :0], "dt"),
+        (2, lambda A: A[:2], "A"),
+        (3, lambda b: b[:, :, :3], "C"),
+        (3, lambda b: b[None, None, None], "B"),
+    ],
+)
+def test_the_step_refuses_shapes_by_the_tensors_name(place, change, argument):
+    """Before anything is written, also where the library is what takes the views."""
+    x = make()
+    tensors = one_token(x)
+    tensors[place] = change(tensors[place])
+    before = x["h0"].clone()
+    with pytest.raises(sluice.Error) as caught:
+        mamba_ssm.selective_state_update(x["h0"], *tensors, x["D"])
+    assert (caught.value.code, caught.value.argument) == ("shape", argument)
+    assert torch.equal(x["h0"], before)
+
+
 @pytest.mark.skipif(HAS_MAMBA, reason="mamba_ssm would be called")
 @pytest.mark.parametrize(
     "keywords, reason",

@@ -63,8 +63,14 @@ class Footprint {
 
 ByteRange byte_range(const TensorView& view) noexcept {
     if (view.size() == 0) return {};
-    const Footprint footprint(view);
-    return {footprint.first(), footprint.first() + footprint.span(0)};
+    const auto bytes = static_cast<std::int64_t>(size_bytes(view.dtype));
+    const auto first = reinterpret_cast<std::int64_t>(view.data);
+    ByteRange range{first, first + bytes};
+    for (int d = 0; d < view.rank; ++d) {
+        const std::int64_t reach = (view.extents[d] - 1) * view.stride_elements[d] * bytes;
+        (reach < 0 ? range.begin : range.end) += reach;
+    }
+    return range;
 }
 
 bool may_overlap(const TensorView& a, const TensorView& b) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <initializer_list>
 #include <iterator>
 #include <optional>
@@ -128,8 +130,30 @@ void check_disjoint(const NamedView& output, const NamedView& other) {
                        : "memory of its own");
 }
 
-/// No output may touch an input, another output, or itself, but for the pairs above, and those only
-/// as the same memory with the same strides.
+template <class F>
+void for_each_output(const Arguments& arguments, F&& f) {
+    const auto if_given = [&](std::string_view name, const std::optional<TensorView>& view) {
+        if (view) f(name, *view);
+    };
+    f("o", arguments.o);
+    if_given("state.final", arguments.state.final);
+    if_given("final_key_sum", arguments.state.final_key_sum);
+    if_given("checkpoints", arguments.state.checkpoints);
+    if_given("workspace", arguments.workspace);
+}
+
+/// No output may touch itself, which its shape and strides decide.
+void check_outputs(const Arguments& arguments) {
+    for_each_output(arguments, [](std::string_view name, const TensorView& view) {
+        if (!overlaps_itself(view)) return;
+        throw Error(ErrorCode::kStride, std::string(name),
+                    fmt::format("{} with strides {}", describe(view), to_string(view.strides())),
+                    "an output whose elements do not overlap");
+    });
+}
+
+/// No output may touch an input or another output, but for the pairs above, and those only as the
+/// same memory with the same strides.
 void check_aliases(const Arguments& arguments) {
     constexpr std::size_t kUsual = 6;  // besides the inputs; each has room for more
     const StateArguments& s = arguments.state;
@@ -141,11 +165,7 @@ void check_aliases(const Arguments& arguments) {
     const auto add_if = [&](std::string_view name, const std::optional<TensorView>& view) {
         if (view) add(name, *view);
     };
-    add("o", arguments.o);
-    add_if("state.final", s.final);
-    add_if("final_key_sum", s.final_key_sum);
-    add_if("checkpoints", s.checkpoints);
-    add_if("workspace", arguments.workspace);
+    for_each_output(arguments, add);
     const std::size_t outputs = all.size();
     for (const auto& [name, view] : arguments.inputs) add(name, view);
     add_if("cu_seqlens", arguments.cu_seqlens);
@@ -159,13 +179,6 @@ void check_aliases(const Arguments& arguments) {
     add_if("checkpoint_positions", s.checkpoint_positions);
     add_if("checkpoint_slots", s.checkpoint_slots);
     for (std::size_t i = 0; i < outputs; ++i) {
-        const TensorView& view = *all[i].view;
-        if (overlaps_itself(view)) {
-            throw Error(
-                ErrorCode::kStride, std::string(all[i].name),
-                fmt::format("{} with strides {}", describe(view), to_string(view.strides())),
-                "an output whose elements do not overlap");
-        }
         // Two outputs meet once, under the later name.
         for (std::size_t j = 0; j < i; ++j) check_disjoint(all[i], all[j]);
         for (std::size_t j = outputs; j < all.size(); ++j) check_disjoint(all[i], all[j]);
@@ -184,7 +197,9 @@ Dims infer_dims(const Spec& spec, const Arguments& arguments) {
 
 Problem bind(const Spec& spec, const Arguments& arguments, const Options& options, Phase phase) {
     spec.validate();
+    static std::atomic<std::uint64_t> latest{0};
     Problem problem;
+    problem.bind_number = ++latest;
     problem.spec = spec;
     problem.phase = phase;
     bind_inputs(spec, arguments.inputs, problem);
@@ -211,6 +226,7 @@ Problem bind(const Spec& spec, const Arguments& arguments, const Options& option
     bind_output(arguments, problem);
     bind_sequences(arguments, problem);
     bind_states(arguments, problem);
+    check_outputs(arguments);
     check_aliases(arguments);
     return problem;
 }

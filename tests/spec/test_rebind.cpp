@@ -54,6 +54,18 @@ std::vector<const void*> addresses(const Problem& p) {
     return all;
 }
 
+TEST(Rebind, KeepsTheNumberOfItsBind) {
+    const Case& c = cases().front();
+    const Instance instance(c);
+    const Arguments here = as_if_on_cuda(instance.arguments());
+    Problem problem = bind(instance.spec(), here, instance.options(), c.phase);
+    const std::uint64_t number = problem.bind_number;
+    EXPECT_NE(number, 0U);
+    rebind(problem, moved(here, kElsewhere), instance.options());
+    EXPECT_EQ(problem.bind_number, number);
+    EXPECT_NE(bind(instance.spec(), here, instance.options(), c.phase).bind_number, number);
+}
+
 TEST(Rebind, PointsEverywhereWhereBindWould) {
     for (const Case& c : cases()) {
         SCOPED_TRACE(c.name());

@@ -8,22 +8,28 @@ import importlib.util
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from .._call import run_reporting
+from .._call import Operation, run_reporting
 from .._error import Error
 from .._torch import is_traced
-from ..ops import OPERATIONS
 from ._tolerances import TOO_COARSE
 
 _logger = logging.getLogger("sluice.compat")
 _WHOLE_CALL = "call"  # the argument of errors that are about no single one
 _FEW_TOKENS = 64
 _TOKEN_BY_TOKEN = f"over {_FEW_TOKENS} tokens without a tensor-core kernel (allow(slow=True))"
+# Of a function, in the log: reasons name shapes, of which a program may have any number.
+MOST_REASONS = 64
+OTHER_REASONS = f"other reasons than the first {MOST_REASONS}: the logger sluice.compat has them"
+
+# Found once, as in _torch.
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
 
 
 class Ran(NamedTuple):
@@ -61,7 +67,8 @@ class Package:
         self._homes: dict[str, str] = {}
         self._ours: dict[str, Callable[..., Any]] = {}
         self._originals: dict[str, Callable[..., Any]] = {}
-        self._log: Counter[Ran] = Counter()
+        self._log: Counter[tuple[str, str, str]] = Counter()  # Ran's fields: quicker to make
+        self._reasons: dict[str, set[str]] = {}
         self._allows_coarse = False
         self._allows_slow = False
 
@@ -74,11 +81,12 @@ class Package:
             @functools.wraps(body)
             def stand_in(*args: Any, **kwargs: Any) -> Any:
                 try:
-                    _decline_gradients(args, kwargs)
+                    if _is_grad_enabled():
+                        _decline_gradients(args, kwargs)
                     result, kernel = body(*args, **kwargs)
                 except Error as error:
                     return self._call_original(name, error, args, kwargs)
-                self._note(Ran(name, kernel, ""))
+                self._note(name, kernel)
                 return result
 
             self._homes[name] = home
@@ -137,21 +145,18 @@ class Package:
     def call(
         self,
         phase: str,
-        variant: str,
-        inputs: Mapping[str, Any],
-        settings: Mapping[str, Any],
-        **keywords: Any,
+        operation: Operation,
+        inputs: tuple[Any, ...],
+        settings: tuple[Any, ...],
+        keywords: dict[str, Any],
     ) -> tuple[Any, Any, str]:
         """Runs a call: its output, its final state (normalised: with the key sum) and what ran."""
-        operation = OPERATIONS[variant]
-        tensors = [inputs.get(name) for name in operation.inputs]
-        chosen = tuple([settings.get(name) for name in operation.settings])
-        if phase == "decode" or not self._leaves_slow(tensors[0]):
-            return run_reporting(phase, operation, tensors, chosen, keywords)
+        if phase == "decode" or not self._leaves_slow(inputs[0]):
+            return run_reporting(phase, operation, inputs, settings, keywords)
         # On a GPU only kernels with tensor cores are chunked: where there is none, it is refused.
-        keywords["algorithm"] = "chunked"
+        keywords = {**keywords, "algorithm": "chunked"}
         try:
-            return run_reporting(phase, operation, tensors, chosen, keywords)
+            return run_reporting(phase, operation, inputs, settings, keywords)
         except Error as error:
             if error.argument != "backend":
                 raise
@@ -169,20 +174,30 @@ class Package:
 
     def log(self) -> dict[Ran, int]:
         """How often what ran, and why not ours, since the start or ``clear_log``. Calls inside
-        compiled graphs are not counted.
+        compiled graphs are not counted. Of a function it has the first 64 reasons why the original
+        ran; calls for others are counted together.
         """
-        return dict(self._log)
+        return {Ran(*key): count for key, count in self._log.items()}
 
     def clear_log(self) -> None:
         """Forgets the log."""
         self._log.clear()
+        self._reasons.clear()
 
-    def _note(self, ran: Ran) -> None:
-        if torch.compiler.is_compiling():
+    def _note(self, name: str, kernel: str, reason: str = "") -> None:
+        if _is_compiling():
             return
-        self._log[ran] += 1
+        self._log[name, kernel, reason and self._reason_in_log(name, reason)] += 1
         if _logger.isEnabledFor(logging.DEBUG):
-            _logger.debug("%s: %s%s", ran.function, ran.kernel, ran.reason and f" ({ran.reason})")
+            _logger.debug("%s: %s%s", name, kernel, reason and f" ({reason})")
+
+    def _reason_in_log(self, name: str, reason: str) -> str:
+        known = self._reasons.setdefault(name, set())
+        if reason not in known:
+            if len(known) == MOST_REASONS:
+                return OTHER_REASONS
+            known.add(reason)
+        return reason
 
     def _original(self, name: str) -> Callable[..., Any] | None:
         if name not in self._originals:
@@ -202,7 +217,7 @@ class Package:
         if original is None:
             raise error
         reason = error.value if error.argument == _WHOLE_CALL else str(error)
-        self._note(Ran(name, "original", reason))
+        self._note(name, "original", reason)
         if self._registry is None or not self._registry.dispatches(name):
             return original(*args, **kwargs)
         with self._registry.passing_over(name):
@@ -232,18 +247,9 @@ def declined(reason: str) -> Error:
 
 
 def _decline_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if not torch.is_grad_enabled():
-        return
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise declined("a gradient is asked for")
-
-
-def decline_if(reasons: dict[str, bool]) -> None:
-    """Leaves the call to the original for the first reason that holds."""
-    for reason, holds in reasons.items():
-        if holds:
-            raise declined(reason)
 
 
 def decline_unknown(kwargs: dict[str, Any], ignored: Iterable[str] = ()) -> None:

@@ -12,14 +12,15 @@ raises ``sluice.Error``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._call import Operation
+from ..ops import OPERATIONS
 from ._fla_registry import FlaRegistry
-from ._stand_in import Package, Ran, decline_if, decline_unknown
+from ._stand_in import Package, Ran, decline_unknown, declined
 
 Result = tuple[tuple[Tensor, Any], str]
 
@@ -30,12 +31,31 @@ allow = _package.allow
 log = _package.log
 clear_log = _package.clear_log
 
+_LINEAR = OPERATIONS["linear"]
+_RETENTION = OPERATIONS["retention"]
+_LIGHTNING = OPERATIONS["lightning"]
+_SIMPLE_GLA = OPERATIONS["simple_gla"]
+_GLA = OPERATIONS["gla"]
+_DELTA_RULE = OPERATIONS["delta_rule"]
+_GATED_DELTA_RULE = OPERATIONS["gated_delta_rule"]
+_KDA = OPERATIONS["kda"]
+
+
+def _final_like(initial_state: Any) -> Tensor | None:
+    """The final state's memory, where that is plain: two results of the library's cost a call more
+    than one. In a compiled graph it would be copied."""
+    if not isinstance(initial_state, Tensor) or initial_state.dtype is not torch.float32:
+        return None
+    if torch.compiler.is_compiling():
+        return None
+    return torch.empty_like(initial_state, memory_format=torch.contiguous_format)
+
 
 def _run(
     phase: str,
-    variant: str,
-    inputs: Mapping[str, Tensor | None],
-    settings: dict[str, Any],
+    operation: Operation,
+    inputs: tuple[Tensor | None, ...],
+    settings: tuple[Any, ...],
     *,
     scale: float | None,
     initial_state: Tensor | None,
@@ -43,30 +63,31 @@ def _run(
     cu_seqlens: Tensor | None,
     state_v_first: bool = False,
 ) -> Result:
-    o, state, ran = _package.call(
-        phase,
-        variant,
-        inputs,
-        settings,
-        scale=scale,
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        state_layout="value-first" if state_v_first else "key-first",
-    )
-    return (o, None if state is None else state.float()), ran
+    keywords = {
+        "scale": scale,
+        "initial_state": initial_state,
+        "output_final_state": output_final_state,
+        "final_state": _final_like(initial_state) if output_final_state else None,
+        "cu_seqlens": cu_seqlens,
+        "state_layout": "value-first" if state_v_first else "key-first",
+    }
+    o, state, ran = _package.call(phase, operation, inputs, settings, keywords)
+    # float64 where all inputs are.
+    return (o, state if state is None or state.dtype is torch.float32 else state.float()), ran
 
 
 def _layout(kwargs: dict[str, Any], state_v_first: bool) -> bool:
     """``state_v_first``, also under its older name; the original refuses both at once."""
     older = kwargs.pop("transpose_state_layout", None)
-    decline_if({"both state_v_first and its older name": state_v_first and older is not None})
+    if older is not None and state_v_first:
+        raise declined("both state_v_first and its older name")
     return bool(older or state_v_first)
 
 
 def _beta_form(use_sigmoid: bool, allow_negative: bool) -> str:
     if not use_sigmoid:
-        decline_if({"allow_neg_eigval without use_beta_sigmoid_in_kernel": allow_negative})
+        if allow_negative:
+            raise declined("allow_neg_eigval without use_beta_sigmoid_in_kernel")
         return "given"
     return "2sigmoid" if allow_negative else "sigmoid"
 
@@ -83,13 +104,12 @@ def _linear(
     cu_seqlens: Tensor | None,
 ) -> Result:
     """Normalised, states are pairs ``(state, z [N, 1, H, K])`` and ``z`` always comes back."""
-    inputs = {"q": q, "k": k, "v": v}
     if not normalize:
         return _run(
             phase,
-            "linear",
-            inputs,
-            {},
+            _LINEAR,
+            (q, k, v),
+            (None, None),
             scale=scale,
             initial_state=initial_state,
             output_final_state=output_final_state,
@@ -98,17 +118,14 @@ def _linear(
     state, z = initial_state if isinstance(initial_state, tuple) else (initial_state, None)
     if state is not None and z is None:
         z = state.new_zeros((state.shape[0], 1, *state.shape[1:3]))
-    o, (final, key_sum), ran = _package.call(
-        phase,
-        "linear",
-        inputs,
-        {"normalize": True},
-        scale=scale,
-        initial_state=state,
-        initial_key_sum=None if z is None else z.squeeze(1),
-        output_final_state=True,
-        cu_seqlens=cu_seqlens,
-    )
+    keywords = {
+        "scale": scale,
+        "initial_state": state,
+        "initial_key_sum": None if z is None else z.squeeze(1),
+        "output_final_state": True,
+        "cu_seqlens": cu_seqlens,
+    }
+    o, (final, key_sum), ran = _package.call(phase, _LINEAR, (q, k, v), (True, None), keywords)
     return (o, (final.float() if output_final_state else None, key_sum.unsqueeze(1))), ran
 
 
@@ -146,7 +163,8 @@ def fused_recurrent_linear_attn(
     cu_seqlens: Tensor | None = None,
 ) -> Result:
     """:func:`chunk_linear_attn`, for few tokens."""
-    decline_if({"reverse": reverse})
+    if reverse:
+        raise declined("reverse")
     return _linear(
         "decode", q, k, v, scale, initial_state, output_final_state, normalize, cu_seqlens
     )
@@ -167,9 +185,9 @@ def chunk_retention(
     decline_unknown(kwargs, ("chunk_size",))
     return _run(
         "prefill",
-        "retention",
-        {"q": q, "k": k, "v": v},
-        {},
+        _RETENTION,
+        (q, k, v),
+        (),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -191,14 +209,15 @@ def fused_recurrent_retention(
     **kwargs: Any,
 ) -> Result:
     """:func:`chunk_retention`, for few tokens."""
-    decline_if({"reverse": reverse})
+    if reverse:
+        raise declined("reverse")
     value_first = _layout(kwargs, state_v_first)
     decline_unknown(kwargs)
     return _run(
         "decode",
-        "retention",
-        {"q": q, "k": k, "v": v},
-        {},
+        _RETENTION,
+        (q, k, v),
+        (),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -222,12 +241,11 @@ def chunk_lightning_attn(
 ) -> Result:
     """``S_t = exp(-(8 / H) (1 - layer_idx / num_layers) h) S_{t-1} + k_t v_t^T``."""
     decline_unknown(kwargs, ("chunk_size",))
-    settings = {"layer_idx": layer_idx, "num_layers": num_layers}
     return _run(
         "prefill",
-        "lightning",
-        {"q": q, "k": k, "v": v},
-        settings,
+        _LIGHTNING,
+        (q, k, v),
+        (layer_idx, num_layers),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -249,13 +267,13 @@ def fused_recurrent_lightning_attn(
     cu_seqlens: Tensor | None = None,
 ) -> Result:
     """:func:`chunk_lightning_attn`, for few tokens."""
-    decline_if({"reverse": reverse})
-    settings = {"layer_idx": layer_idx, "num_layers": num_layers}
+    if reverse:
+        raise declined("reverse")
     return _run(
         "decode",
-        "lightning",
-        {"q": q, "k": k, "v": v},
-        settings,
+        _LIGHTNING,
+        (q, k, v),
+        (layer_idx, num_layers),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -264,21 +282,16 @@ def fused_recurrent_lightning_attn(
 
 
 def _simple_gla(
-    phase: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor | None,
-    g_gamma: Tensor | None,
-    **rest: Any,
-) -> Result:
-    decline_if({"both g and g_gamma": g is not None and g_gamma is not None})
-    inputs = {"q": q, "k": k, "v": v}
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, g_gamma: Tensor | None
+) -> tuple[Operation, tuple[Tensor, ...], tuple[Any, ...]]:
+    """The operation, its inputs and settings."""
+    if g is not None and g_gamma is not None:
+        raise declined("both g and g_gamma")
     if g_gamma is not None:
         g = g_gamma.expand(*v.shape[:3])
     if g is None:
-        return _run(phase, "linear", inputs, {}, **rest)
-    return _run(phase, "simple_gla", {**inputs, "g": g}, {}, **rest)
+        return _LINEAR, (q, k, v), (None, None)
+    return _SIMPLE_GLA, (q, k, v, g), ()
 
 
 @_package.stands_for("fla.ops.simple_gla")
@@ -299,13 +312,12 @@ def chunk_simple_gla(
     """``S_t = exp(g_t) S_{t-1} + k_t v_t^T``, ``g [B, T, H]`` or ``g_gamma [H]``."""
     value_first = _layout(kwargs, state_v_first)
     decline_unknown(kwargs, ("chunk_size",))
-    return _simple_gla(
+    operation, inputs, settings = _simple_gla(q, k, v, g, g_gamma)
+    return _run(
         "prefill",
-        q,
-        k,
-        v,
-        g,
-        g_gamma,
+        operation,
+        inputs,
+        settings,
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -330,16 +342,16 @@ def fused_recurrent_simple_gla(
     **kwargs: Any,
 ) -> Result:
     """:func:`chunk_simple_gla`, for few tokens."""
-    decline_if({"reverse": reverse})
+    if reverse:
+        raise declined("reverse")
     value_first = _layout(kwargs, state_v_first)
     decline_unknown(kwargs)
-    return _simple_gla(
+    operation, inputs, settings = _simple_gla(q, k, v, g, g_gamma)
+    return _run(
         "decode",
-        q,
-        k,
-        v,
-        g,
-        g_gamma,
+        operation,
+        inputs,
+        settings,
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -364,9 +376,9 @@ def chunk_gla(
     """``S_t = diag(exp(g_t)) S_{t-1} + k_t v_t^T``, ``g [B, T, H, K]``."""
     return _run(
         "prefill",
-        "gla",
-        {"q": q, "k": k, "v": v, "g": g},
-        {},
+        _GLA,
+        (q, k, v, g),
+        (),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -391,15 +403,18 @@ def fused_recurrent_gla(
     **kwargs: Any,
 ) -> Result:
     """:func:`chunk_gla`, for few tokens."""
-    decline_if({"gv, a gate on value channels": gv is not None, "reverse": reverse})
+    if gv is not None:
+        raise declined("gv, a gate on value channels")
+    if reverse:
+        raise declined("reverse")
     value_first = _layout(kwargs, state_v_first)
     decline_unknown(kwargs)
-    inputs = {"q": q, "k": k, "v": v, "g": gk}
+    without_gate = gk is None
     return _run(
         "decode",
-        "linear" if gk is None else "gla",
-        inputs,
-        {},
+        _LINEAR if without_gate else _GLA,
+        (q, k, v) if without_gate else (q, k, v, gk),
+        (None, None) if without_gate else (),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -426,9 +441,9 @@ def chunk_delta_rule(
     decline_unknown(kwargs, ("chunk_size",))
     return _run(
         "prefill",
-        "delta_rule",
-        {"q": q, "k": k, "v": v, "beta": beta},
-        {"qk_l2norm": use_qk_l2norm_in_kernel},
+        _DELTA_RULE,
+        (q, k, v, beta),
+        (use_qk_l2norm_in_kernel, None),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -452,9 +467,9 @@ def fused_recurrent_delta_rule(
     beta = _beta(beta, v)
     return _run(
         "decode",
-        "delta_rule",
-        {"q": q, "k": k, "v": v, "beta": beta},
-        {"qk_l2norm": use_qk_l2norm_in_kernel},
+        _DELTA_RULE,
+        (q, k, v, beta),
+        (use_qk_l2norm_in_kernel, None),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -466,7 +481,8 @@ def _beta(beta: Tensor | None, v: Tensor) -> Tensor:
     """One per token and head; 1 where none is given."""
     if beta is None:
         return torch.ones_like(v[..., 0])
-    decline_if({"beta per value channel": beta.ndim == v.ndim})
+    if beta.ndim == v.ndim:
+        raise declined("beta per value channel")
     return beta
 
 
@@ -494,20 +510,17 @@ def chunk_gated_delta_rule(
 
     With ``use_gate_in_kernel``: ``g_t = -exp(A_log) softplus(g_t + dt_bias)``.
     """
-    decline_if({"context parallelism": cp_context is not None})
+    if cp_context is not None:
+        raise declined("context parallelism")
     value_first = _layout(kwargs, state_v_first)
     raw = kwargs.pop("use_gate_in_kernel", False)
-    gate = _raw_gate(raw, g, kwargs.pop("A_log", None), kwargs.pop("dt_bias", None))
+    A_log, dt_bias = kwargs.pop("A_log", None), kwargs.pop("dt_bias", None)
     decline_unknown(kwargs, ("chunk_size", "head_first"))
-    settings = {
-        "qk_l2norm": use_qk_l2norm_in_kernel,
-        "beta": _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval),
-    }
     return _run(
         "prefill",
-        "gated_delta_rule",
-        {"q": q, "k": k, "v": v, **gate, "beta": beta},
-        settings,
+        _GATED_DELTA_RULE,
+        _gated_inputs(q, k, v, g, beta, raw, A_log, dt_bias),
+        (use_qk_l2norm_in_kernel, _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval)),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -516,10 +529,20 @@ def chunk_gated_delta_rule(
     )
 
 
-def _raw_gate(
-    raw: bool, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | None
-) -> Mapping[str, Tensor | None]:
-    return {"g_raw": g, "A_log": A_log, "dt_bias": dt_bias} if raw else {"g": g}
+def _gated_inputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor,
+    raw: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+) -> tuple[Tensor | None, ...]:
+    """The inputs of gated delta rules, whose gate ``g`` is raw or not."""
+    if raw:
+        return q, k, v, None, beta, g, A_log, dt_bias
+    return q, k, v, g, beta, None, None, None
 
 
 @_package.stands_for("fla.ops.gated_delta_rule")
@@ -545,27 +568,28 @@ def fused_recurrent_gated_delta_rule(
     **kwargs: Any,
 ) -> Result:
     """The same, for few tokens; ``gk [B, T, HV, K]`` is a gate per key channel."""
-    decline_if(
-        {
-            "gv, a gate on value channels": gv is not None,
-            "both g and gk": g is not None and gk is not None,
-            "use_gate_in_kernel without g": use_gate_in_kernel and g is None,
-        }
-    )
+    if gv is not None:
+        raise declined("gv, a gate on value channels")
+    if g is not None and gk is not None:
+        raise declined("both g and gk")
+    if use_gate_in_kernel and g is None:
+        raise declined("use_gate_in_kernel without g")
     value_first = _layout(kwargs, state_v_first)
     decline_unknown(kwargs)
-    settings = {
-        "qk_l2norm": use_qk_l2norm_in_kernel,
-        "beta": _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval),
-    }
-    variant = "gated_delta_rule"
-    gate = _raw_gate(use_gate_in_kernel, g, A_log, dt_bias)
-    if g is None:
-        variant, gate = ("delta_rule", {}) if gk is None else ("kda", {"g": gk})
-    inputs = {"q": q, "k": k, "v": v, **gate, "beta": _beta(beta, v)}
+    settings: tuple[Any, ...] = (
+        use_qk_l2norm_in_kernel,
+        _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval),
+    )
+    beta = _beta(beta, v)
+    operation = _GATED_DELTA_RULE
+    inputs = _gated_inputs(q, k, v, g, beta, use_gate_in_kernel, A_log, dt_bias)
+    if g is None and gk is None:
+        operation, inputs = _DELTA_RULE, (q, k, v, beta)
+    elif g is None:
+        operation, inputs, settings = _KDA, _gated_inputs(q, k, v, gk, beta), (None, *settings)
     return _run(
         "decode",
-        variant,
+        operation,
         inputs,
         settings,
         scale=scale,
@@ -576,23 +600,15 @@ def fused_recurrent_gated_delta_rule(
     )
 
 
-def _kda(
-    phase: str,
-    inputs: dict[str, Tensor],
-    raw: bool,
-    A_log: Tensor | None,
-    dt_bias: Tensor | None,
-    lower_bound: float | None,
-    settings: dict[str, Any],
-    **rest: Any,
-) -> Result:
-    if raw and lower_bound is not None:
-        settings = {**settings, "lower_bound": lower_bound}
-        if A_log is None:  # the peers' short form: a rate of 1
-            A_log = inputs["v"].new_zeros(inputs["v"].shape[2], dtype=torch.float32)
-    gate = _raw_gate(raw, inputs["g"], A_log, dt_bias)
-    others = {name: x for name, x in inputs.items() if name != "g"}
-    return _run(phase, "kda", {**others, **gate}, settings, **rest)
+def _kda_rate(
+    v: Tensor, raw: bool, A_log: Tensor | None, lower_bound: float | None
+) -> tuple[Tensor | None, float | None]:
+    """``A_log`` and ``lower_bound`` of the gate, raw or not, as the peers take them."""
+    if not raw:
+        return A_log, None
+    if lower_bound is not None and A_log is None:  # a rate of 1
+        A_log = v.new_zeros(v.shape[2], dtype=torch.float32)
+    return A_log, lower_bound
 
 
 @_package.stands_for("fla.ops.kda")
@@ -626,27 +642,20 @@ def chunk_kda(
     With ``use_gate_in_kernel``: ``g_t = -exp(A_log) softplus(g_t + dt_bias)``, or
     ``lower_bound sigmoid(exp(A_log) (g_t + dt_bias))``.
     """
-    decline_if(
-        {
-            "return_intermediate_states": return_intermediate_states,
-            "context parallelism": cp_context is not None,
-        }
-    )
+    if return_intermediate_states:
+        raise declined("return_intermediate_states")
+    if cp_context is not None:
+        raise declined("context parallelism")
     value_first = _layout(kwargs, state_v_first)
     A_log, dt_bias = kwargs.pop("A_log", None), kwargs.pop("dt_bias", None)
     decline_unknown(kwargs, ("chunk_size", "head_first", "chunk_indices"))
-    settings = {
-        "qk_l2norm": use_qk_l2norm_in_kernel,
-        "beta": _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval),
-    }
-    return _kda(
+    beta_form = _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval)
+    A_log, lower_bound = _kda_rate(v, use_gate_in_kernel, A_log, lower_bound)
+    return _run(
         "prefill",
-        {"q": q, "k": k, "v": v, "g": g, "beta": beta},
-        use_gate_in_kernel,
-        A_log,
-        dt_bias,
-        lower_bound,
-        settings,
+        _KDA,
+        _gated_inputs(q, k, v, g, beta, use_gate_in_kernel, A_log, dt_bias),
+        (lower_bound, use_qk_l2norm_in_kernel, beta_form),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,
@@ -679,19 +688,13 @@ def fused_recurrent_kda(
     """:func:`chunk_kda`, for few tokens."""
     value_first = _layout(kwargs, state_v_first)
     decline_unknown(kwargs)
-    settings = {
-        "qk_l2norm": use_qk_l2norm_in_kernel,
-        "beta": _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval),
-    }
-    inputs = {"q": q, "k": k, "v": v, "g": g, "beta": _beta(beta, v)}
-    return _kda(
+    beta_form = _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval)
+    A_log, lower_bound = _kda_rate(v, use_gate_in_kernel, A_log, lower_bound)
+    return _run(
         "decode",
-        inputs,
-        use_gate_in_kernel,
-        A_log,
-        dt_bias,
-        lower_bound,
-        settings,
+        _KDA,
+        _gated_inputs(q, k, v, g, _beta(beta, v), use_gate_in_kernel, A_log, dt_bias),
+        (lower_bound, use_qk_l2norm_in_kernel, beta_form),
         scale=scale,
         initial_state=initial_state,
         output_final_state=output_final_state,

@@ -7,11 +7,14 @@ why. :func:`install` makes an existing program use them.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
 
-from ._stand_in import Package, Ran, decline_if
+from .._call import Operation
+from ..ops import OPERATIONS
+from ._stand_in import Package, Ran, declined
 
 _package = Package("mamba_ssm")
 install = _package.install
@@ -19,6 +22,24 @@ uninstall = _package.uninstall
 allow = _package.allow
 log = _package.log
 clear_log = _package.clear_log
+
+_MAMBA2 = OPERATIONS["mamba2"]
+# The step's tensors have no axis of tokens; dt, A and dt_bias repeat one element for all channels.
+_STEP = Operation(
+    _MAMBA2.variant,
+    _MAMBA2.inputs,
+    _MAMBA2.settings,
+    views={
+        "x": ":token",
+        "dt": ":first:token",
+        "A": ":first:first",
+        "B": ":token",
+        "C": ":token",
+        "z": ":token",
+        "dt_bias": ":first",
+        "out": ":token",
+    },
+)
 
 
 @_package.stands_for("mamba_ssm.ops.triton.ssd_combined")
@@ -45,27 +66,25 @@ def mamba_chunk_scan_combined(
     ``x, z [B, T, H, P]``, ``dt [B, T, H]``, ``A [H]``, ``B, C [B, T, G, N]``, states
     ``[B, H, P, N]``. Returns ``out`` or ``(out, final_states)``. ``chunk_size`` is ours to choose.
     """
-    decline_if(
-        {
-            "seq_idx": seq_idx is not None,
-            "return_varlen_states": return_varlen_states,
-            "cu_seqlens": cu_seqlens is not None,
-        }
-    )
+    if seq_idx is not None:
+        raise declined("seq_idx")
+    if return_varlen_states:
+        raise declined("return_varlen_states")
+    if cu_seqlens is not None:
+        raise declined("cu_seqlens")
     o, state, ran = _package.call(
         "prefill",
-        "mamba2",
-        {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias},
-        {"dt_softplus": dt_softplus, "dt_min": float(dt_limit[0]), "dt_max": float(dt_limit[1])},
-        initial_state=initial_states,
-        output_final_state=return_final_states,
+        _MAMBA2,
+        (x, dt, A, B, C, D, z, dt_bias),
+        (dt_softplus, float(dt_limit[0]), float(dt_limit[1])),
+        {"initial_state": initial_states, "output_final_state": return_final_states},
     )
     return ((o, state) if return_final_states else o), ran
 
 
-def _is_expanded(tensor: Tensor | None, *dims: int) -> bool:
-    """Whether the elements along the dimensions are one element, repeated by its stride."""
-    return tensor is None or all(tensor.shape[d] == 1 or tensor.stride(d) == 0 for d in dims)
+def _varies(tensor: Tensor, dim: int) -> bool:
+    """Whether there are elements along the dimension other than one, repeated by its stride."""
+    return tensor.stride(dim) != 0 and tensor.shape[dim] != 1
 
 
 @_package.stands_for("mamba_ssm.ops.triton.selective_state_update")
@@ -87,35 +106,25 @@ def selective_state_update(
     ``x, z, dt [B, H, P]``, ``A [H, P, N]``, ``B, C [B, G, N]``, ``D, dt_bias [H, P]``. Mamba-2
     passes one ``dt``, ``A`` and ``dt_bias`` per head, expanded; others are Mamba-1's.
     """
-    decline_if({"a state without heads (Mamba-1)": state.ndim != 4 or x.ndim != 3})
-    decline_if(
-        {
-            "dt per channel (Mamba-1)": not _is_expanded(dt, -1),
-            "A per channel (Mamba-1)": not _is_expanded(A, -1, -2),
-            "dt_bias per channel (Mamba-1)": not _is_expanded(dt_bias, -1),
-        }
-    )
-    inputs = {
-        "x": x.unsqueeze(1),
-        "dt": dt.select(-1, 0).unsqueeze(1),
-        "A": A.select(-1, 0).select(-1, 0),
-        "B": (B if B.ndim == 3 else B.unsqueeze(1)).unsqueeze(1),
-        "C": (C if C.ndim == 3 else C.unsqueeze(1)).unsqueeze(1),
-        "D": D,
-        "z": None if z is None else z.unsqueeze(1),
-        "dt_bias": None if dt_bias is None else dt_bias.select(-1, 0),
-    }
-    # Unlike the scan, the step has no limits of dt: without softplus it may be negative.
-    settings = {"dt_softplus": dt_softplus, "dt_min": 0.0 if dt_softplus else float("-inf")}
+    if state.ndim != 4 or x.ndim != 3:
+        raise declined("a state without heads (Mamba-1)")
+    if _varies(dt, -1):
+        raise declined("dt per channel (Mamba-1)")
+    if _varies(A, -1) or _varies(A, -2):
+        raise declined("A per channel (Mamba-1)")
+    if dt_bias is not None and _varies(dt_bias, -1):
+        raise declined("dt_bias per channel (Mamba-1)")
+    B = B if B.ndim == 3 else B.unsqueeze(1)  # one group
+    C = C if C.ndim == 3 else C.unsqueeze(1)
     o, _, ran = _package.call(
         "decode",
-        "mamba2",
-        inputs,
-        settings,
-        state=state,
-        slots=state_batch_indices,
+        _STEP,
+        (x, dt, A, B, C, D, z, dt_bias),
+        # Unlike the scan, the step has no limits of dt: without softplus it may be negative.
+        (dt_softplus, 0.0 if dt_softplus else -math.inf, None),
+        {"state": state, "slots": state_batch_indices},
     )
-    return o.squeeze(1), ran
+    return o, ran
 
 
 __all__ = ["Ran", "allow", "clear_log", "install", "log", "uninstall", *sorted(_package.names())]

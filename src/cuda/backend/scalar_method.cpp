@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <tuple>
+#include <utility>
 
 #include "cuda/backend/launch.hpp"
 #include "cuda/backend/method.hpp"
@@ -159,11 +162,29 @@ std::string refusal(const Problem& problem) {
     return why;
 }
 
-ScalarForm form_of(const Problem& problem) {
+ScalarForm find_form(const Problem& problem) {
     std::string why;
     auto form = find_scalar_form(problem.spec, &why);
     if (!form) throw Error(ErrorCode::kUnsupported, "spec", problem.spec.name, why);
-    return *form;
+    return *std::move(form);
+}
+
+/// Valid until the thread asks again. Finding a form takes longer than all else that a run does, so
+/// a thread keeps its latest ones.
+const ScalarForm& form_of(const Problem& problem) {
+    struct Kept {
+        std::uint64_t bind_number = 0;
+        ScalarForm form;
+    };
+    constexpr std::size_t kMostKept = 16;
+    thread_local std::array<Kept, kMostKept> latest;
+    Kept& kept = latest[problem.bind_number % kMostKept];
+    if (problem.bind_number == 0 || kept.bind_number != problem.bind_number) {
+        kept.bind_number = 0;  // if nothing is found
+        kept.form = find_form(problem);
+        kept.bind_number = problem.bind_number;
+    }
+    return kept.form;
 }
 
 // As the headers name them.
@@ -196,8 +217,9 @@ bool shares_scores(const Problem& problem, const ScalarForm& form, const ScalarS
                    int segments) {
     const Dims& d = problem.dims;
     const std::int64_t sharers = head_blocks(shape, d) * value_tiles(shape, d.V);
-    return can_share_scores(policy_of(form, problem.o.dtype)) && sharers >= kLeastSharers &&
-           d.HV / d.H * d.V >= 10 * kChunk && (segments > 1 || chunks_of(d) >= kLeastSharedChunks);
+    return sharers >= kLeastSharers && d.HV / d.H * d.V >= 10 * kChunk &&
+           (segments > 1 || chunks_of(d) >= kLeastSharedChunks) &&
+           can_share_scores(policy_of(form, problem.o.dtype));
 }
 
 /// Blocks that share the scores of a sequence and key head: as many as a split's states leave idle
@@ -298,7 +320,7 @@ Choice predict(const Dims& d, const Load& load, int shape, int segments) {
 /// least. Results do not depend on the shape; they do on the split, which batch_invariant forbids.
 Choice choose(const Problem& problem, const DeviceSpec& device, const Floor& floor) {
     const Dims& d = problem.dims;
-    const ScalarForm form = form_of(problem);
+    const ScalarForm& form = form_of(problem);
     Load load = load_of(problem, form, device, floor);
     const auto candidates = candidate_shapes(problem, form);
     const int most = most_segments(problem);
@@ -516,7 +538,7 @@ class ScalarMethod final : public Method {
     }
 
     bool prepare(const Problem& problem, const Plan& plan, CompilePolicy policy) const override {
-        const ScalarForm form = form_of(problem);
+        const ScalarForm& form = form_of(problem);
         const int shape = shape_of_plan(problem, plan);
         bool compiled = false;
         (void)find_launches(problem, form, shape, plan.segments, policy, &compiled);
@@ -527,7 +549,7 @@ class ScalarMethod final : public Method {
              void* workspace) const override {
         const int index = shape_of_plan(problem, plan);
         const ScalarShape& shape = kScalarShapes[index];
-        const ScalarForm form = form_of(problem);
+        const ScalarForm& form = form_of(problem);
         require_segments(plan, workspace_of(problem, form, index, plan.segments).total());
         const std::int64_t blocks = blocks_of(shape, problem.dims);
         if (blocks == 0) return;
