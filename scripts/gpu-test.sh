@@ -7,7 +7,7 @@
 #
 #   SLUICE_SANITIZERS   tools to run; default "memcheck racecheck initcheck synccheck", "" for none
 #   SLUICE_TEST_FILTER  GoogleTest filter of the first part; default tests/gpu.filter
-#   SLUICE_TEST_SHARDS  processes that share a program's tests; default half the cores, at most 8
+#   SLUICE_TEST_JOBS    processes at a time; default as many as processors, at most 16
 #
 # Exits 0 when everything passed, 1 on a failure or a finding, 2 where it cannot run.
 set -euo pipefail
@@ -16,14 +16,17 @@ cd "$(dirname "$0")/.."
 
 filter=${SLUICE_TEST_FILTER:-$(cat tests/gpu.filter)}
 sanitizers=${SLUICE_SANITIZERS-memcheck racecheck initcheck synccheck}
-# Under a sanitizer a kernel runs up to a hundred times longer: small cases of what differs most.
 cores=$(nproc)
-shards=${SLUICE_TEST_SHARDS:-$((cores > 16 ? 8 : (cores + 1) / 2))}
+jobs_at_a_time=${SLUICE_TEST_JOBS:-$((cores > 16 ? 16 : cores))}
+# What measures runs alone: it is not to share the GPU and its memory.
+measuring="test_bench test_bench_rows test_device_memory test_host_time test_limits test_measured_device"
+# Under a sanitizer a kernel runs up to a hundred times longer: small cases of what differs most.
+judged="test_conformance test_gated_chunks test_scalar_chunks"
 small="*cuda_gla:*cuda_kda:*cuda_mamba2_all:*cuda_user_rwkv7:*cuda_linear_normalized"
 small+=":*cuda_TokenAndChannelCounts:*cuda_GatesOfEveryKindAndType:*cuda_TensorsOfEveryTypeAndLayout"
 small+=":*cuda_NormalizedOutputs"
-all_logs=$(mktemp -d)
-trap 'rm -rf "$all_logs"' EXIT
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 
 cannot() {
     echo "$1"
@@ -59,33 +62,47 @@ count_tests() {
     "$1" --gtest_list_tests --gtest_filter="$2" 2>/dev/null | grep -c '^  ' || true
 }
 
-# run_program PROGRAM FILTER [COMMAND...]: in shards side by side, for a first run is mostly the
-# compilation of kernels. Prints a line, why tests were skipped, and the logs of failures.
-run_program() {
-    local program=$1 select=$2 name tests shard status=0 shards_of=() skipped log logs
-    shift 2
-    name=$(basename "$program")
+# start LABEL PROGRAM FILTER [COMMAND...]: the tests in processes of a few each, as soon as there is
+# room, for a first run is mostly the compilation of kernels and the oracle on the CPU.
+start() {
+    local label=$1 program=$2 select=$3 tests shard count log
+    shift 3
     tests=$(count_tests "$program" "$select")
-    logs=$(mktemp -d -p "$all_logs")
-    [ "$tests" -gt 0 ] || status=1
-    for ((shard = 0; shard < shards && shard < tests; shard++)); do
-        GTEST_TOTAL_SHARDS=$((shards < tests ? shards : tests)) GTEST_SHARD_INDEX=$shard \
-            "$@" "$program" --gtest_filter="$select" --gtest_brief=1 >"$logs/$shard" 2>&1 &
-        shards_of+=($!)
+    count=$((tests < jobs_at_a_time ? tests : jobs_at_a_time))
+    mkdir -p "$logs/$label"
+    echo "$tests" >"$logs/$label.tests"
+    for ((shard = 0; shard < count; shard++)); do
+        while [ "$(jobs -rp | wc -l)" -ge "$jobs_at_a_time" ]; do wait -n || true; done
+        log=$logs/$label/$shard
+        {
+            GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$shard \
+                "$@" "$program" --gtest_filter="$select" --gtest_brief=1 >"$log" 2>&1 || mv "$log" "$log.failed"
+        } &
     done
-    for shard in "${!shards_of[@]}"; do
-        wait "${shards_of[$shard]}" || { status=1; mv "$logs/$shard" "$logs/$shard.failed"; }
-    done
-    skipped=$(cat "$logs"/* | sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' | awk '{n += $1} END {print n + 0}')
-    printf '  %-24s %4d tests, %d skipped: %s\n' "$name" "$tests" "$skipped" \
-        "$([ $status -eq 0 ] && echo passed || echo FAILED)"
-    cat "$logs"/* | grep -A1 ': Skipped$' | grep -v -e '^--' -e ': Skipped$' | sort | uniq -c || true
-    ! grep -h -m1 '^no CUDA device' "$logs"/* || cannot "The library cannot use this machine's GPU."
-    for log in "$logs"/*.failed; do
+}
+
+# report LABEL NAME: a line, why tests were skipped, and the logs of failures. Fails if a test failed, or
+# none ran.
+report() {
+    local label=$1 name=$2 tests skipped status=passed log
+    tests=$(cat "$logs/$label.tests")
+    ! compgen -G "$logs/$label/*.failed" >/dev/null && [ "$tests" -gt 0 ] || status=FAILED
+    skipped=$(cat "$logs/$label"/* | sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' | awk '{n += $1} END {print n + 0}')
+    printf '  %-24s %4d tests, %d skipped: %s\n' "$name" "$tests" "$skipped" "$status"
+    cat "$logs/$label"/* | grep -A1 ': Skipped$' | grep -v -e '^--' -e ': Skipped$' | sort | uniq -c || true
+    ! grep -hs -m1 '^no CUDA device' "$logs/$label"/* || cannot "The library cannot use this machine's GPU."
+    for log in "$logs/$label"/*.failed; do
         [ ! -e "$log" ] || tail -n 60 "$log"
     done
-    cat "$logs"/* | grep 'SUMMARY' | sort | uniq -c || true  # of a sanitizer
-    return $status
+    cat "$logs/$label"/* | grep 'SUMMARY' | sort | uniq -c || true # of a sanitizer
+    [ $status = passed ]
+}
+
+# The environment in which a sanitizer's tool judges a program: its longest sequences, of gates' cases.
+sanitizer_environment() {
+    local tool=$1 program=$2
+    echo "SLUICE_TEST_LONGEST=$([ "$program" = test_conformance ] && echo 130 || echo 200)"
+    [ "$tool" != racecheck ] || echo SLUICE_RACECHECK=1
 }
 
 failures=0
@@ -101,44 +118,42 @@ fi
 programs=$(find "$folder" -maxdepth 1 -type f -name 'test_*' -perm -u+x | sort)
 [ -n "$programs" ] || cannot "No test programs in $folder"
 
-step "tests that use the GPU ($filter)"
-ran=0
+selected=()
 for program in $programs; do
-    tests=$(count_tests "$program" "$filter")
-    [ "$tests" -gt 0 ] || continue
-    ran=$((ran + tests))
-    run_program "$program" "$filter" || failures=$((failures + 1))
+    [ "$(count_tests "$program" "$filter")" -eq 0 ] || selected+=("$(basename "$program")")
 done
-[ "$ran" -gt 0 ] || cannot "No test of $folder matches $filter"
+[ ${#selected[@]} -gt 0 ] || cannot "No test of $folder matches $filter"
+is_measuring() { [[ " $measuring " == *" $1 "* ]]; }
 
-# Under a sanitizer mostly one processor works, and a group of cases is one test: all of them side by
-# side, each one's report after the last has ended.
-sanitize() {
-    local tool=$1 program=$2
-    export SLUICE_RACECHECK=""
-    [ "$tool" != racecheck ] || SLUICE_RACECHECK=1
-    case $(basename "$program") in
-        test_conformance) export SLUICE_TEST_LONGEST=130 ;;
-        *) export SLUICE_TEST_LONGEST=200 ;;  # their gates' cases
-    esac
-    run_program "$program" "$small" "$sanitizer" --tool "$tool" --error-exitcode 1 --target-processes all
-}
+step "tests that use the GPU ($filter): those that measure, one program after the other"
+for program in "${selected[@]}"; do
+    is_measuring "$program" || continue
+    start "$program" "$folder/$program" "$filter"
+    wait
+    report "$program" "$program" || failures=$((failures + 1))
+done
 
-if [ -n "$sanitizers" ]; then
-    step "compute-sanitizer: $sanitizers"
-    jobs=()
-    for tool in $sanitizers; do
-        for program in "$folder"/test_{conformance,gated_chunks,scalar_chunks}; do
-            sanitize "$tool" "$program" >"$all_logs/$tool.$(basename "$program")" 2>&1 &
-            jobs+=("$!")
-        done
+step "compute-sanitizer (${sanitizers:-none}), which takes longest, and all other tests"
+for tool in $sanitizers; do
+    for program in $judged; do
+        mapfile -t variables < <(sanitizer_environment "$tool" "$program")
+        start "$tool.$program" "$folder/$program" "$small" env "${variables[@]}" \
+            "$sanitizer" --tool "$tool" --error-exitcode 1 --target-processes all
     done
-    for job in "${jobs[@]}"; do wait "$job" || failures=$((failures + 1)); done
-    for tool in $sanitizers; do
-        echo "$tool"
-        cat "$all_logs/$tool".*
+done
+for program in "${selected[@]}"; do
+    is_measuring "$program" || start "$program" "$folder/$program" "$filter"
+done
+wait
+for program in "${selected[@]}"; do
+    is_measuring "$program" || report "$program" "$program" || failures=$((failures + 1))
+done
+for tool in $sanitizers; do
+    echo "$tool"
+    for program in $judged; do
+        report "$tool.$program" "$program" || failures=$((failures + 1))
     done
-fi
+done
 
 step "$([ $failures -eq 0 ] && echo 'everything passed' || echo "$failures failures")"
 [ $failures -eq 0 ]
