@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds libsluice_call.so, what the scripts beside it call, and beside it, in cubins/, the kernels
-# that ship compiled (make cubins). Needs no GPU, and NVRTC or nvcc for the kernels alone.
+# that ship compiled (make cubins). Needs no GPU, and nvcc for the kernels alone.
 # Usage: build.sh [build directory]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
