@@ -69,6 +69,37 @@ TEST_F(GlaOnGpu, ASequenceHasTheSameBitsAloneAndAmongNeighboursInTheOtherKernel)
     }
 }
 
+// A split sequence's first launch has other shapes for more neighbours, with one team or two.
+TEST_F(GlaOnGpu, ASplitSequenceHasTheSameBitsAloneAndAmongNeighboursInAsManySegments) {
+    for (const std::int64_t heads : {23, 40}) {
+        SCOPED_TRACE(heads);
+        Plain whole =
+            problem({.B = 3, .T = 4096, .H = 1, .HV = heads, .K = 128, .V = 128}, 1, Gates::kMild);
+        whole.options.batch_invariant = false;
+        const auto run_first = [&](std::int64_t rows) {
+            Plain part = whole;
+            part.dims.B = part.dims.N = rows;
+            for (auto& [name, input] : part.inputs) {
+                input = Tensor::copy_of(input.view().sliced(0, 0, rows), input.dtype());
+            }
+            part.initial =
+                Tensor::copy_of(whole.initial->view().sliced(0, 0, rows), whole.initial->dtype());
+            return run(part);
+        };
+        const Outputs alone = run_first(1);
+        EXPECT_GT(alone.plan.segments, 2);
+        int compared = 0;
+        for (const std::int64_t rows : {2, 3}) {
+            const Outputs all = run_first(rows);
+            if (all.plan.segments != alone.plan.segments) continue;  // other sums, then
+            EXPECT_TRUE(same_bits(all.o.view().sliced(0, 0, 1), alone.o)) << rows;
+            EXPECT_TRUE(same_bits(all.final.view().sliced(0, 0, 1), alone.final)) << rows;
+            ++compared;
+        }
+        EXPECT_GT(compared, 0) << alone.plan.to_string();
+    }
+}
+
 TEST_F(GlaOnGpu, ValueChannelsHaveTheSameBitsInAnyTile) {
     for (const std::int64_t keys : {64, 128, 256}) {
         SCOPED_TRACE(keys);

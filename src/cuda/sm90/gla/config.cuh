@@ -75,7 +75,8 @@ struct Config {
     // A stage always serves the same team. Else a team could wait for its chunk before another's has come
     // into the same stage (copies overtake each other), and the parity of two phases ago would let it in.
     static_assert(kStages % kTeams == 0);
-    static_assert(!kPaired || (kTeams == 2 && kKeyParts == 1 && !kStateOnly && kLoadRole && kKeepSums));
+    static_assert(!kPaired || (kTeams == 2 && kMathGroups == 1 && kKeyParts == 1 && kLoadRole));
+    static_assert(!kPaired || (kKeepSums && !kStateOnly));
     static_assert(!kPaired || (kInput == InputType::kBFloat16 && kGate != GateType::kFloat32));
 };
 

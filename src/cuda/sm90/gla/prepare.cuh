@@ -397,15 +397,33 @@ __device__ inline void prepare_strong(const Preparer& me, int n, int stage, int 
 
 // ---- the role ------------------------------------------------------------------------------------
 
-/// The segment's decay, for the first launch of a split sequence: every team's share, in order.
+/// What the even and the odd chunks of a segment decay, as far as the team has them: the sum of both has one
+/// order, whether one team has all chunks or two take turns.
+struct SegmentDecay {
+    static constexpr int kShares = 2 / Config::kTeams;
+    float2 bits[kShares] = {};
+
+    __device__ void add(int n, float2 chunk) {
+#pragma unroll
+        for (int i = 0; i < kShares; ++i) {
+            if (n % kShares == i) bits[i] = bits[i] + chunk;
+        }
+    }
+};
+
+/// The segment's decay, for the first launch of a split sequence.
 __device__ inline void store_segment_decay(const Params& p, const Task& task, const Preparer& me,
-                                           float2 bits) {
-    if (me.block == 0) me.total(0, 0) = bits;
+                                           const SegmentDecay& own) {
+#pragma unroll
+    for (int i = 0; i < SegmentDecay::kShares; ++i) {
+        if (me.block == 0) me.total(i, 0) = own.bits[i];
+    }
     named_barrier(kTeamsBarrier, Config::kPrepareThreads);
     if (me.team != 0 || me.block != 0 || task.value_tile != 0) return;
     float2 all = make_float2(0.f, 0.f);
-    for (int t = 0; t < Config::kTeams; ++t) {
-        all = all + reinterpret_cast<const float2*>(me.s.team[t].total[0][0])[me.pair];
+    for (int i = 0; i < 2; ++i) {
+        const TeamStorage& team = me.s.team[i / SegmentDecay::kShares];
+        all = all + reinterpret_cast<const float2*>(team.total[i % SegmentDecay::kShares][0])[me.pair];
     }
     reinterpret_cast<float2*>(segment_decay(p, task, task.segment))[me.pair] =
         make_float2(exp2_fast(all.x), exp2_fast(all.y));
@@ -429,7 +447,7 @@ __device__ inline void take_slot(const Preparer& me, int n, int slot, int first)
 __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
     const Task& task = s.task;
     const Preparer me(s, static_cast<int>(threadIdx.x));
-    float2 segment = make_float2(0.f, 0.f);
+    SegmentDecay segment;
     for (int chunk = task.first + me.team; chunk < task.end; chunk += Config::kTeams) {
         const int i = chunk - task.first;
         const int n = i / Config::kTeams;
@@ -451,7 +469,7 @@ __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
         }
         const int slot = slot_of(me.team, n);
         if constexpr (Config::kStateOnly) {
-            if (me.block == 0) segment = segment + me.totals(n, 0, Config::kBlocks);
+            if (me.block == 0) segment.add(n, me.totals(n, 0, Config::kBlocks));
             take_slot(me, n, slot, first);
             unsigned char* k = s.stage[stage].k;
             decay_rows<Direction::kDown, 16>(me, stage, k, k,
