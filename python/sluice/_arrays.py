@@ -6,11 +6,14 @@ PyTorch needs none of this: its tensors cross with their allocator and their cur
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ._error import Error
 
 _BFLOAT16 = "bfloat16"
+JAX = ("jax", "jaxlib")  # where its types are
 
 
 class Framework(Protocol):
@@ -44,6 +47,20 @@ def _module(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
+def refuse_immutable(names: Sequence[str], arrays: Sequence[Any]) -> None:
+    """No JAX array is written, whatever the call's other arrays are."""
+    for name, array in zip(names, arrays, strict=True):
+        if _module(type(array)) in JAX:
+            accepted = "an array that can be written: JAX arrays are immutable"
+            raise Error("value", name, "a JAX array", accepted)
+
+
+def is_traced_by_jax(array: Any) -> bool:
+    """Whether there is no memory behind it yet."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(array, jax.core.Tracer)
+
+
 class _NumPy:
     def __init__(self) -> None:
         import numpy
@@ -52,8 +69,6 @@ class _NumPy:
 
     def lend(self, name: str, array: Any, written: bool) -> tuple[Any, str]:
         if not isinstance(array, self._numpy.ndarray):
-            if written and _module(type(array)) in ("jax", "jaxlib"):
-                raise Error("value", name, "a JAX array", "a NumPy array: JAX arrays are immutable")
             return array, name
         # DLPack knows bfloat16 but NumPy's exporter does not: the bits cross, the name says what
         # they are.

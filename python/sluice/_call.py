@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ._arrays import framework_of
+from ._arrays import JAX, framework_of, is_traced_by_jax, refuse_immutable
 from ._error import Error
 from ._native import checked, declare, native, what_ran
 
@@ -110,7 +110,9 @@ class Request(NamedTuple):
 
 def _with_text(name: str, value: Any) -> tuple[str, str]:
     """A setting or option as it is declared."""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value)
+    if text in ("True", "False"):  # Python's or NumPy's
+        text = text.lower()
     if SEPARATOR in text or not text.isprintable():
         raise Error("value", name, repr(text), f"printable, without {SEPARATOR}")
     return name, text
@@ -269,6 +271,9 @@ def request_of(key: Key, tensors: list[Any], scale: float | None, stream: int | 
 def run_arrays(request: Request) -> list[Any]:
     """Arrays of other frameworks: the library says what to allocate, then runs into it."""
     form = request.form
+    if any(map(is_traced_by_jax, request.read)):
+        return _jax_runner()(request)
+    refuse_immutable(form.written, request.written)
     like = request.read[0]
     kind: type = type(like)
     framework = framework_of(kind)
@@ -294,6 +299,12 @@ def run_arrays(request: Request) -> list[Any]:
     return [framework.finish(x, like) for x in results] + results_of(report, returned)
 
 
+def _jax_runner() -> Callable[[Request], list[Any]]:
+    from . import _jax
+
+    return _jax.run
+
+
 _runners: dict[type, Callable[[Request], list[Any]]] = {}
 # Of array types that cross as they are: whether a call that has these may go straight to the
 # library, because nobody else is to see it.
@@ -308,10 +319,8 @@ def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
         if kind in _torch.PLAIN:
             _direct[kind] = _torch.is_direct
         return _torch.run
-    if kind.__module__.partition(".")[0] in ("jax", "jaxlib"):
-        from . import _jax
-
-        return _jax.run
+    if kind.__module__.partition(".")[0] in JAX:
+        return _jax_runner()
     return run_arrays
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
+from ._arrays import refuse_immutable
 from ._call import READ, SEPARATOR, WRITTEN, Request, number_of, results_of, text_of
 from ._error import Error
 from ._native import checked, declare, native
@@ -16,16 +18,36 @@ from ._native import checked, declare, native
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def _is_differentiated_forward() -> bool:
+    return forward_ad._current_level >= 0
+
+
 def _refuse_gradient(request: Request) -> None:
-    for i, tensor in enumerate(request.read):
-        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+    backward, forward = torch.is_grad_enabled(), _is_differentiated_forward()
+    if not (backward or forward):
+        return
+    for name, tensor in zip(request.form.read, request.read, strict=True):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if backward and tensor.requires_grad:
             raise Error(
                 "unsupported",
-                request.form.read[i],
+                name,
                 "a tensor that requires grad",
                 "calls under torch.no_grad() or torch.inference_mode(), or detached tensors: there "
                 "is no backward kernel yet (sluice.compat calls the original function instead)",
             )
+        if forward and forward_ad.unpack_dual(tensor).tangent is not None:
+            accepted = "one without: there are no derivatives yet"
+            raise Error("unsupported", name, "a tensor with a tangent", accepted)
+
+
+def _refuse_negative(names: tuple[str, ...], tensors: list[Any]) -> None:
+    """Views whose memory holds the negative of what they are: parts of conjugated numbers."""
+    for name, tensor in zip(names, tensors, strict=True):
+        if isinstance(tensor, torch.Tensor) and tensor.is_neg():
+            accepted = "a tensor without (torch.resolve_neg)"
+            raise Error("unsupported", name, "a tensor with the negative bit", accepted)
 
 
 def is_traced(tensor: torch.Tensor) -> bool:
@@ -47,22 +69,25 @@ _count_modes = torch._C._len_torch_dispatch_stack
 def is_direct(tensors: list[Any]) -> bool:
     """Whether run() would neither refuse these tensors, the first of which is PLAIN, nor leave them
     to a tracer. Quicker than asking what is wrong."""
-    if _is_compiling() or _count_modes() > 0:
+    if _is_compiling() or _count_modes() > 0 or _is_differentiated_forward():
         return False
-    if _is_grad_enabled():
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                return False
+    has_gradients = _is_grad_enabled()
+    for tensor in tensors:
+        if type(tensor) not in PLAIN or tensor.is_neg():
+            return False
+        if has_gradients and tensor.requires_grad:
+            return False
     return tensors[0].is_cuda or tensors[0].is_cpu
 
 
 def run(request: Request) -> list[Any]:
     """The results, in the order of the form's."""
-    if torch.is_grad_enabled():
-        _refuse_gradient(request)
+    refuse_immutable(request.form.written, request.written)
+    _refuse_gradient(request)
     if is_traced(request.read[0]):
         return _run_traced(request)
     form, tensors = request.form, request.read + request.written
+    _refuse_negative(form.read + form.written, tensors)
     returned = native().call(number_of(form), request.scale, request.stream, *tensors)
     return results_of(form.results, returned)
 

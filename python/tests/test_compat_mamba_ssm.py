@@ -213,8 +213,11 @@ def test_the_step_takes_one_group_without_its_axis():
 @pytest.mark.parametrize(
     "place, change, argument",
     [
-        (0, lambda x: x[:, :, :5], "D"),
+        (0, lambda x: x[:, :, :5], "dt"),
         (1, lambda dt: dt[:1], "dt"),
+        (1, lambda dt: dt[..., :1].expand(-1, -1, 99), "dt"),
+        (1, lambda dt: dt[0, 0, 0], "dt"),
+        (2, lambda A: A[:, :1, :1].expand(-1, 99, 7), "A"),
         (1, lambda dt: dt[..., :0], "dt"),
         (2, lambda A: A[:2], "A"),
         (3, lambda b: b[:, :, :3], "C"),

@@ -378,6 +378,24 @@ def test_memory_stays_bounded():
     assert many(20000) - before < 2048  # KiB: a tenth of a KiB a call
 
 
+@pytest.mark.parametrize("name", ["out", "final_state"])
+def test_nobody_writes_an_array_of_jaxs(name):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    inputs = {n: torch.from_numpy(x) for n, x in inputs_of(GLA).items()}
+    shape = (2, 4, 16, 24) if name == "final_state" else inputs["v"].shape
+    zeros = jnp.zeros(shape)
+    error = refusal(call, GLA, inputs, **{name: zeros})
+    assert (error.argument, error.value) == (name, "a JAX array")
+    assert not zeros.any()
+
+
+def test_traced_values_after_arrays_of_numpys():
+    inputs = inputs_of(GLA)
+    expected, _ = call(GLA, inputs)
+    o = jax.jit(lambda v: call(GLA, {**inputs, "v": v})[0])(inputs["v"])
+    same(o, expected)
+
+
 # ---- processes, devices, XLA's interface --------------------------------------------------------
 
 
@@ -449,6 +467,22 @@ for o in (call(case, apart)[0], run(apart), over(apart)):
 """
     flags = "--xla_force_host_platform_device_count=2"
     assert run_python(code, XLA_FLAGS=flags).split() == ["True"] * 5
+
+
+def test_errors_stay_ours_call_after_call():
+    """Of eager calls through XLA, as on a GPU: a second device of the CPU."""
+    code = """
+import jax, numpy as np, sluice
+q = np.ones((1, 4, 1, 8), np.float32)
+k = jax.device_put(q * np.nan, jax.devices()[1])
+for _ in range(20):
+    try:
+        sluice.ops.linear(jax.numpy.asarray(q), k, q, validate=True)
+    except Exception as error:
+        print(type(error) is sluice.Error and error.argument == "k")
+"""
+    flags = "--xla_force_host_platform_device_count=2"
+    assert run_python(code, XLA_FLAGS=flags).split() == ["True"] * 20
 
 
 def test_the_abi_is_that_of_jaxlibs_header():

@@ -215,7 +215,7 @@ def test_normalised_linear_attention_continues_through_its_key_sum():
     assert state[1].shape == (2, 4, 16)
 
 
-@pytest.mark.parametrize("value", [True, 1, "true"])
+@pytest.mark.parametrize("value", [True, np.True_, 1, "true"])
 def test_every_way_to_normalise_returns_the_key_sum(value):
     case = Case("linear", settings={"normalize": value})
     _, (state, key_sum) = call(case, inputs_of(case, T=4), output_final_state=True)

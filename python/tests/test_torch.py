@@ -127,6 +127,31 @@ def test_a_gradient_is_refused_by_name():
     assert not o.requires_grad
 
 
+def test_a_tangent_is_refused_by_name():
+    forward_ad = torch.autograd.forward_ad
+    inputs = tensors_of(GLA)
+    with forward_ad.dual_level():
+        call(GLA, inputs)
+        inputs["v"] = forward_ad.make_dual(inputs["v"], inputs["v"])
+        with torch.no_grad(), pytest.raises(sluice.Error, match="v: got a tensor with a tangent"):
+            call(GLA, inputs)
+
+
+@pytest.mark.parametrize("name", ["k", "out"])
+def test_memory_that_holds_the_negative_is_refused_by_name(name):
+    """As parts of conjugated numbers do."""
+    inputs = tensors_of(GLA)
+    like = inputs["v" if name == "out" else name]
+    negative = torch.complex(like, like).conj().imag
+    assert negative.is_neg()
+    with pytest.raises(sluice.Error, match=f"{name}: got a tensor with the negative bit"):
+        call(GLA, {**inputs, name: negative})
+    if name != "out":
+        o, _ = call(GLA, {**inputs, name: negative.resolve_neg()})
+        expected, _ = call(GLA, {**inputs, name: -like})
+        assert torch.equal(o, expected)
+
+
 def test_mixed_devices_and_types_are_refused():
     inputs = tensors_of(GLA)
     with pytest.raises(sluice.Error) as caught:

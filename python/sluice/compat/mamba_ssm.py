@@ -8,11 +8,13 @@ why. :func:`install` makes an existing program use them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from .._call import Operation
+from .._error import Error
 from ..ops import OPERATIONS
 from ._stand_in import Package, Ran, declined
 
@@ -87,6 +89,10 @@ def _varies(tensor: Tensor, dim: int) -> bool:
     return tensor.stride(dim) != 0 and tensor.shape[dim] != 1
 
 
+def _misshapen(name: str, tensor: Tensor, accepted: Sequence[int]) -> Error:
+    return Error("shape", name, str(list(tensor.shape)), str(list(accepted)))
+
+
 @_package.stands_for("mamba_ssm.ops.triton.selective_state_update")
 def selective_state_update(
     state: Tensor,
@@ -108,6 +114,13 @@ def selective_state_update(
     """
     if state.ndim != 4 or x.ndim != 3:
         raise declined("a state without heads (Mamba-1)")
+    # What one element stands for is not the library's to see.
+    if dt.shape != x.shape:
+        raise _misshapen("dt", dt, x.shape)
+    if A.shape != state.shape[1:]:
+        raise _misshapen("A", A, state.shape[1:])
+    if dt_bias is not None and dt_bias.shape != x.shape[1:]:
+        raise _misshapen("dt_bias", dt_bias, x.shape[1:])
     if _varies(dt, -1):
         raise declined("dt per channel (Mamba-1)")
     if _varies(A, -1) or _varies(A, -2):
