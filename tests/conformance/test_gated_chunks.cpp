@@ -114,11 +114,14 @@ std::vector<Case> long_sequences() {
     return list;
 }
 
+std::vector<Case> layers_of_models() { return model_cases("gla", "gla", 130); }
+
 constexpr CaseGroup kGroups[] = {
     {"TokenAndChannelCounts", token_and_channel_counts},
     {"GatesOfEveryKindAndType", gates_of_every_kind_and_type},
     {"TensorsOfEveryTypeAndLayout", tensors_of_every_type_and_layout},
     {"StatesInDenseAndPackedRows", states_in_dense_and_packed_rows},
+    {"LayersOfModels", layers_of_models},
     {"LongSequences", long_sequences, true},
 };
 

@@ -351,6 +351,16 @@ std::vector<Case> long_normalized_sequences() {
     return list;
 }
 
+/// Granite 4, Nemotron-H, Falcon-H1, Zamba2, MiniMax, Ring, RetNet, ...
+std::vector<Case> layers_of_models() {
+    std::vector<Case> list = model_cases("mamba2", "mamba2_bias_d", 130);
+    for (const char* form : {"lightning", "retention"}) {
+        const std::vector<Case> more = model_cases(form, form, 130);
+        list.insert(list.end(), more.begin(), more.end());
+    }
+    return list;
+}
+
 constexpr CaseGroup kGroups[] = {
     {"TokenAndChannelCounts", token_and_channel_counts},
     {"HeadsOfEveryGroup", heads_of_every_group},
@@ -362,6 +372,7 @@ constexpr CaseGroup kGroups[] = {
     {"StatesInDenseAndPackedRows", states_in_dense_and_packed_rows},
     {"ManySequences", many_sequences},
     {"GroupsOfManyHeads", groups_of_many_heads, true},
+    {"LayersOfModels", layers_of_models},
     {"LongSequences", long_sequences, true},
     {"LongSequencesOfEveryShape", long_sequences_of_every_shape, true},
     {"NormalizedOutputs", normalized_outputs},

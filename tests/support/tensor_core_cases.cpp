@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <ostream>
+#include <set>
 #include <utility>
 
+#include "measure/workloads.hpp"
 #include "support/instance.hpp"
 #include "support/judge.hpp"
 
@@ -33,6 +36,28 @@ void pack(Case& c, std::vector<std::int64_t> lengths, Packing packing) {
     c.dims.T = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
     c.dims.N = std::ssize(lengths);
     c.lengths = std::move(lengths);
+}
+
+std::vector<Case> model_cases(const std::string& op, const std::string& form, std::int64_t tokens) {
+    std::set<std::array<std::int64_t, 4>> shapes;
+    for (const measure::Workload& workload : measure::workloads()) {
+        for (const std::int64_t devices : {1, 8}) {
+            try {
+                const measure::WorkloadShape shape = measure::shape_of(workload, devices);
+                if (shape.op == op) shapes.insert({shape.H, shape.HV, shape.K, shape.V});
+            } catch (const Error&) {  // not of the family, or heads that do not divide
+            }
+        }
+    }
+    std::vector<Case> list;
+    for (const auto& [key_heads, value_heads, keys, values] : shapes) {
+        Case c = tensor_core_case(form, tokens, keys, values);
+        c.dims.H = key_heads;
+        c.dims.HV = value_heads;
+        c.seed = mix_seed(c.seed, static_cast<std::uint64_t>(1000 * key_heads + value_heads));
+        list.push_back(c);
+    }
+    return list;
 }
 
 void PrintTo(const CaseGroup& group, std::ostream* out) { *out << group.name; }

@@ -18,6 +18,11 @@ namespace sluice::test {
 /// The sequences of a packed row; T is their sum.
 void pack(Case& c, std::vector<std::int64_t> lengths, Packing packing);
 
+/// A layer of every published model whose recurrence is `op` (data/workloads.json), as it is on one
+/// device and on the eighth of it that one of eight has; each shape once.
+[[nodiscard]] std::vector<Case> model_cases(const std::string& op, const std::string& form,
+                                            std::int64_t tokens);
+
 /// Cases that belong together. `split`: few sequences and heads, many tokens, so that a planner
 /// splits each sequence among a GPU's processors.
 struct CaseGroup {
