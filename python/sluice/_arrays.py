@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ._error import Error
@@ -42,17 +41,9 @@ def _read_only(name: str, array: Any) -> Any:
         raise Error("value", name, "a read-only array", "a writable one (or NumPy 2.1)") from None
 
 
-def _module(kind: type) -> str:
+def module_of(kind: type) -> str:
     """The package that a type comes from."""
     return kind.__module__.partition(".")[0]
-
-
-def refuse_immutable(names: Sequence[str], arrays: Sequence[Any]) -> None:
-    """No JAX array is written, whatever the call's other arrays are."""
-    for name, array in zip(names, arrays, strict=True):
-        if _module(type(array)) in JAX:
-            accepted = "an array that can be written: JAX arrays are immutable"
-            raise Error("value", name, "a JAX array", accepted)
 
 
 def is_traced_by_jax(array: Any) -> bool:
@@ -135,7 +126,7 @@ _BY_MODULE: dict[str, type[Framework]] = {
 @functools.cache
 def framework_of(kind: type) -> Framework:
     """The framework of an array type."""
-    module = _module(kind)
+    module = module_of(kind)
     if module not in _BY_MODULE:
         raise Error(
             "value",

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ._arrays import JAX, framework_of, is_traced_by_jax, refuse_immutable
+from ._arrays import JAX, framework_of, is_traced_by_jax, module_of
 from ._error import Error
 from ._native import checked, declare, native, what_ran
 
@@ -268,12 +268,30 @@ def request_of(key: Key, tensors: list[Any], scale: float | None, stream: int | 
     return Request(_form_of(key), read, written, scale, stream)
 
 
+def _is_jaxs(array: Any) -> bool:
+    return module_of(type(array)) in JAX
+
+
+def refuse_written(request: Request, is_refused: Callable[[Any], bool], accepted: str) -> None:
+    """Refuses a call that would write such an array, by the argument's name."""
+    for name, array in zip(request.form.written, request.written, strict=True):
+        if is_refused(array):
+            in_place = name == "final_state" and any(array is x for x in request.read)
+            given = "a JAX array" if _is_jaxs(array) else type(array).__name__
+            raise Error("value", "state" if in_place else name, given, accepted)
+
+
+def refuse_immutable(request: Request) -> None:
+    """No JAX array is written, whatever the call's other arrays are."""
+    refuse_written(request, _is_jaxs, "an array that can be written: JAX arrays are immutable")
+
+
 def run_arrays(request: Request) -> list[Any]:
     """Arrays of other frameworks: the library says what to allocate, then runs into it."""
     form = request.form
     if any(map(is_traced_by_jax, request.read)):
         return _jax_runner()(request)
-    refuse_immutable(form.written, request.written)
+    refuse_immutable(request)
     like = request.read[0]
     kind: type = type(like)
     framework = framework_of(kind)
@@ -319,7 +337,7 @@ def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
         if kind in _torch.PLAIN:
             _direct[kind] = _torch.is_direct
         return _torch.run
-    if kind.__module__.partition(".")[0] in JAX:
+    if module_of(kind) in JAX:
         return _jax_runner()
     return run_arrays
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy
 
-from ._call import Form, Request, number_of, run_arrays, text_of
+from ._call import Form, Request, number_of, refuse_written, run_arrays, text_of
 from ._error import Error
 from ._native import checked, native
 
@@ -76,15 +76,6 @@ def _function(form: Form, scale: float | None, gpu: int | None) -> Callable[...,
     return jax.jit(differentiable)
 
 
-def _refuse_written(request: Request, kind: type, accepted: str) -> None:
-    for name, array in zip(request.form.written, request.written, strict=True):
-        if not isinstance(array, kind):
-            continue
-        in_place = name == "final_state" and any(array is x for x in request.read)
-        given = "a JAX array" if isinstance(array, jax.Array) else type(array).__name__
-        raise Error("value", "state" if in_place else name, given, accepted)
-
-
 def _are_on_one_cpu(arrays: list[Any]) -> bool:
     """Whether NumPy can see them."""
     devices = set().union(*(x.devices() for x in arrays if isinstance(x, jax.Array)))
@@ -133,9 +124,9 @@ def run(request: Request) -> list[Any]:
     """The results, in the order of the form's."""
     traced = any(isinstance(x, jax.core.Tracer) for x in request.read)
     if not traced and _are_on_one_cpu(request.read):
-        _refuse_written(request, jax.Array, "a NumPy array: JAX arrays are immutable")
         return run_arrays(request)
-    _refuse_written(request, object, "nothing: JAX arrays are immutable, results are returned")
+    nothing = "nothing: JAX arrays are immutable, results are returned"
+    refuse_written(request, lambda array: True, nothing)
     if request.stream is not None:
         raise Error("unsupported", "stream", "a stream with JAX arrays", "XLA's own stream")
     for name, array in zip(request.form.read, request.read, strict=True):

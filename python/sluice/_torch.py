@@ -10,8 +10,16 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from ._arrays import refuse_immutable
-from ._call import READ, SEPARATOR, WRITTEN, Request, number_of, results_of, text_of
+from ._call import (
+    READ,
+    SEPARATOR,
+    WRITTEN,
+    Request,
+    number_of,
+    refuse_immutable,
+    results_of,
+    text_of,
+)
 from ._error import Error
 from ._native import checked, declare, native
 
@@ -82,7 +90,7 @@ def is_direct(tensors: list[Any]) -> bool:
 
 def run(request: Request) -> list[Any]:
     """The results, in the order of the form's."""
-    refuse_immutable(request.form.written, request.written)
+    refuse_immutable(request)
     _refuse_gradient(request)
     if is_traced(request.read[0]):
         return _run_traced(request)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sluice
 from sluice import ops
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +96,13 @@ def call(case: Case, inputs: dict[str, Any], step: bool = False, **keywords: Any
     function = getattr(ops, case.op + ("_step" if step else ""))
     settings = {("beta_form" if k == "beta" else k): v for k, v in case.settings.items()}
     return function(**inputs, **settings, **keywords)
+
+
+def refusal(function: Any, *args: Any, **kwargs: Any) -> sluice.Error:
+    """The error that a call raises."""
+    with pytest.raises(sluice.Error) as caught:
+        function(*args, **kwargs)
+    return caught.value
 
 
 def error(x: Any, reference: Any) -> float:

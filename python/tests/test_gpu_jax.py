@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import sluice
-from conftest import HALF, Case, call, error, inputs_of
+from conftest import HALF, Case, call, error, inputs_of, refusal
 from sluice import ops
 
 # Others use the GPU too.
@@ -50,12 +49,6 @@ def bound_of(case: Case, dtype) -> float:
 
 def jitted(case: Case, **keywords):
     return jax.jit(lambda inputs, **arrays: call(case, inputs, **arrays, **keywords))
-
-
-def refusal(function, *args, **kwargs) -> sluice.Error:
-    with pytest.raises(sluice.Error) as caught:
-        function(*args, **kwargs)
-    return caught.value
 
 
 def same(x, expected) -> None:

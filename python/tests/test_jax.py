@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import sluice
-from conftest import FLOAT32, HALF, ROOT, Case, call, error, inputs_of
+from conftest import FLOAT32, HALF, ROOT, Case, call, error, inputs_of, refusal
 from sluice import ops
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -41,12 +40,6 @@ def arrays_of(inputs: dict, dtype=None) -> dict:
 def jitted(case: Case, **keywords):
     """The case's function of its inputs by name, and of further arrays by name."""
     return jax.jit(lambda inputs, **arrays: call(case, inputs, **arrays, **keywords))
-
-
-def refusal(function, *args, **kwargs) -> sluice.Error:
-    with pytest.raises(sluice.Error) as caught:
-        function(*args, **kwargs)
-    return caught.value
 
 
 def same(x, expected) -> None:

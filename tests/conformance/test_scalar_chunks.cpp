@@ -14,13 +14,6 @@ namespace sluice::test {
 namespace {
 
 /// H key heads and HV value heads.
-Case with_heads(Case c, std::int64_t key_heads, std::int64_t value_heads) {
-    c.dims.H = key_heads;
-    c.dims.HV = value_heads;
-    c.seed = mix_seed(c.seed, static_cast<std::uint64_t>(1000 * key_heads + value_heads));
-    return c;
-}
-
 std::vector<Case> token_and_channel_counts() {
     std::vector<Case> list;
     for (const auto& [keys, values] : {std::pair{64, 64},

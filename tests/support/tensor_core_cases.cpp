@@ -30,6 +30,13 @@ Case tensor_core_case(const std::string& form, std::int64_t tokens, std::int64_t
     return c;
 }
 
+Case with_heads(Case c, std::int64_t key_heads, std::int64_t value_heads) {
+    c.dims.H = key_heads;
+    c.dims.HV = value_heads;
+    c.seed = mix_seed(c.seed, static_cast<std::uint64_t>(1000 * key_heads + value_heads));
+    return c;
+}
+
 void pack(Case& c, std::vector<std::int64_t> lengths, Packing packing) {
     c.packing = packing;
     c.dims.B = 1;
@@ -51,11 +58,8 @@ std::vector<Case> model_cases(const std::string& op, const std::string& form, st
     }
     std::vector<Case> list;
     for (const auto& [key_heads, value_heads, keys, values] : shapes) {
-        Case c = tensor_core_case(form, tokens, keys, values);
-        c.dims.H = key_heads;
-        c.dims.HV = value_heads;
-        c.seed = mix_seed(c.seed, static_cast<std::uint64_t>(1000 * key_heads + value_heads));
-        list.push_back(c);
+        list.push_back(
+            with_heads(tensor_core_case(form, tokens, keys, values), key_heads, value_heads));
     }
     return list;
 }

@@ -15,6 +15,9 @@ namespace sluice::test {
 [[nodiscard]] Case tensor_core_case(const std::string& form, std::int64_t tokens, std::int64_t keys,
                                     std::int64_t values, DType dtype = DType::kBFloat16);
 
+/// The same with other heads, and inputs of its own.
+[[nodiscard]] Case with_heads(Case c, std::int64_t key_heads, std::int64_t value_heads);
+
 /// The sequences of a packed row; T is their sum.
 void pack(Case& c, std::vector<std::int64_t> lengths, Packing packing);
 
