@@ -31,7 +31,7 @@ constexpr ChunkTimes kChunkTimes[] = {  // of kGlaShapes
     {1.25, 4.0},
     {2.65, 9.0},
     {1.52, 5.0}};
-constexpr double kFirstChunkUs[] = {1.4, 1.2, 0.9, 1.1, 0.7};  // of kGlaFirstShapes
+constexpr double kFirstChunkUs[] = {1.3, 1.1, 0.9, 1.0, 0.66};  // of kGlaFirstShapes
 static_assert(std::size(kChunkTimes) == kShapes && std::size(kFirstChunkUs) == kFirstShapes);
 constexpr double kLaunchUs = 8;        // and until the first chunk is there
 constexpr double kSecondLaunchUs = 2;  // it begins before the first has ended

@@ -53,6 +53,7 @@ extern "C" __global__ void SLUICE_CLUSTER __launch_bounds__(sluice::gla::Config:
             s.slot_full[i].init(is_own(i) ? Config::kTeamThreads / 32 * kWarpArrivals : 1);
             s.slot_empty[i].init(kMathArrivals);
         }
+        for (Barrier& totals : s.totals_full) totals.init(Config::kTeamThreads / 32 * kWarpArrivals);
         if constexpr (Config::kPaired) {
             for (Barrier& rows : s.rows_full) rows.init(Config::kTeamThreads / 32 * kWarpArrivals);
             s.gates_empty.init(Config::kTeamThreads / 32 * kWarpArrivals);

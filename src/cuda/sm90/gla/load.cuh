@@ -5,14 +5,14 @@
 
 namespace sluice::gla {
 
-/// The segment's i-th chunk into a stage that is free. A pair's block loads q, k and g of the chunks that
+/// The i-th chunk into a stage that is free. A pair's block loads q, k and g of the chunks that
 /// it prepares; of the others it is given what they become.
 __device__ inline void load_stage(const Params& p, Storage& s, int i, int stage) {
     const Task& task = s.task;
     Barrier& full = s.stage_full[stage];
     const bool own = is_own(i);
     full.arrive_expect(own ? Config::kStageBytes : Config::kStageBytes - Config::kGateBytes);
-    const int token = static_cast<int>(task.begin) + (task.first + i) * Config::kChunk;
+    const int token = static_cast<int>(task.begin) + task.chunk(i) * Config::kChunk;
     const auto load = [&](unsigned char* to, const Map& map, int channel, int head) {
         load_box(to, reinterpret_cast<const TensorMap*>(&map), full, channel, head, token,
                  task.batch);
@@ -46,7 +46,7 @@ __device__ inline void load_stage(const Params& p, Storage& s, int i, int stage)
     }
 }
 
-/// The segment's i-th chunk, once its stage is free.
+/// The i-th chunk, once its stage is free.
 __device__ inline void load_chunk(const Params& p, Storage& s, int i) {
     const int stage = i % Config::kStages;
     s.stage_empty[stage].wait((i / Config::kStages + 1) & 1);

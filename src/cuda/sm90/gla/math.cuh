@@ -186,7 +186,6 @@ __device__ inline void math_warpgroup(const Params& p, Storage& s) {
             }
             product_commit();
         } else {
-            scale_columns(decay, at.column(), state);
             product_begin();
         }
 #pragma unroll

@@ -397,45 +397,41 @@ __device__ inline void prepare_strong(const Preparer& me, int n, int stage, int 
 
 // ---- the role ------------------------------------------------------------------------------------
 
-/// What the even and the odd chunks of a segment decay, as far as the team has them: the sum of both has one
-/// order, whether one team has all chunks or two take turns.
-struct SegmentDecay {
-    static constexpr int kShares = 2 / Config::kTeams;
-    float2 bits[kShares] = {};
+/// First launch: what the chunks after the present one decay, to the segment's end. One order of sums, whether
+/// one team has all chunks or two take turns, which pass totals on.
+struct LaterChunks {
+    float2 bits = {};
 
-    __device__ void add(int n, float2 chunk) {
-#pragma unroll
-        for (int i = 0; i < kShares; ++i) {
-            if (n % kShares == i) bits[i] = bits[i] + chunk;
+    /// Before the i-th chunk, whose totals the thread has written.
+    __device__ void begin(const Preparer& me, int i) {
+        if constexpr (Config::kTeams == 1) return;
+        // In this order: no team is two chunks ahead of what the other has read.
+        if (i > 0) {
+            const int other = 1 - me.team, n = (i - 1) / 2;
+            me.s.totals_full[other].wait(n & 1);
+            add(Preparer(me.s, other * Config::kTeamThreads + me.thread), n);
         }
+        me.s.totals_full[me.team].arrive_warp();
+    }
+    __device__ void add(const Preparer& of, int n) { bits = bits + of.totals(n, 0, Config::kBlocks); }
+
+    /// After all chunks: the segment's decay.
+    __device__ void store(const Params& p, const Task& task, const Preparer& me) const {
+        const int last = max(task.end - task.first - 1, 0);  // its team has all
+        if (me.team != last % Config::kTeams || me.block != 0 || task.value_tile != 0) return;
+        reinterpret_cast<float2*>(segment_decay(p, task, task.segment))[me.pair] =
+            make_float2(exp2_fast(bits.x), exp2_fast(bits.y));
     }
 };
 
-/// The segment's decay, for the first launch of a split sequence.
-__device__ inline void store_segment_decay(const Params& p, const Task& task, const Preparer& me,
-                                           const SegmentDecay& own) {
-#pragma unroll
-    for (int i = 0; i < SegmentDecay::kShares; ++i) {
-        if (me.block == 0) me.total(i, 0) = own.bits[i];
-    }
-    named_barrier(kTeamsBarrier, Config::kPrepareThreads);
-    if (me.team != 0 || me.block != 0 || task.value_tile != 0) return;
-    float2 all = make_float2(0.f, 0.f);
-    for (int i = 0; i < 2; ++i) {
-        const TeamStorage& team = me.s.team[i / SegmentDecay::kShares];
-        all = all + reinterpret_cast<const float2*>(team.total[i % SegmentDecay::kShares][0])[me.pair];
-    }
-    reinterpret_cast<float2*>(segment_decay(p, task, task.segment))[me.pair] =
-        make_float2(exp2_fast(all.x), exp2_fast(all.y));
-}
-
-/// Waits until the slot is free, and writes what the chunk decays. `first`: as find_overflow() has it.
+/// Waits until the slot is free, and writes what math scales the state by. `first`: as find_overflow() has it.
 __device__ inline void take_slot(const Preparer& me, int n, int slot, int first) {
     Storage& s = me.s;
     if (n >= Config::kSlots) {
         s.slot_empty[slot].wait(phase_of(n) ^ 1);
         if constexpr (Config::kPaired) s.other_done.wait(phase_of(n) ^ 1);
     }
+    if constexpr (Config::kStateOnly) return;
     if (me.block == 0) {
         const float2 whole = me.totals(n, 0, Config::kBlocks);
         reinterpret_cast<float2*>(s.slot[slot].decay)[me.pair] =
@@ -447,11 +443,12 @@ __device__ inline void take_slot(const Preparer& me, int n, int slot, int first)
 __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
     const Task& task = s.task;
     const Preparer me(s, static_cast<int>(threadIdx.x));
-    SegmentDecay segment;
-    for (int chunk = task.first + me.team; chunk < task.end; chunk += Config::kTeams) {
-        const int i = chunk - task.first;
+    [[maybe_unused]] LaterChunks later;
+    for (int at = task.first + me.team; at < task.end; at += Config::kTeams) {
+        const int i = at - task.first;
         const int n = i / Config::kTeams;
         const int stage = i % Config::kStages;
+        const int chunk = Config::kStateOnly ? task.chunk(i) : at;
         const int valid = min(task.length - chunk * Config::kChunk, Config::kChunk);
         s.stage_full[stage].wait(i / Config::kStages & 1);
         if (valid < Config::kChunk) me.clear_tail(stage, valid);
@@ -460,6 +457,7 @@ __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
         prepare_values(s, stage, valid, me.thread);
         int first = Config::kBlocks;
         if constexpr (Config::kStateOnly) {
+            later.begin(me, i);
             me.barrier();
         } else {
             // The products read what clear_tail() wrote.
@@ -469,11 +467,11 @@ __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
         }
         const int slot = slot_of(me.team, n);
         if constexpr (Config::kStateOnly) {
-            if (me.block == 0) segment.add(n, me.totals(n, 0, Config::kBlocks));
             take_slot(me, n, slot, first);
             unsigned char* k = s.stage[stage].k;
-            decay_rows<Direction::kDown, 16>(me, stage, k, k,
-                                         me.totals(n, me.block + 1, Config::kBlocks));
+            decay_rows<Direction::kDown, 16>(
+                me, stage, k, k, later.bits + me.totals(n, me.block + 1, Config::kBlocks));
+            later.add(me, n);
         } else if (first < Config::kBlocks) {
             take_slot(me, n, slot, first);
             prepare_strong(me, n, stage, slot, first);
@@ -498,7 +496,7 @@ __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
         }
         publish(s, slot);
     }
-    if constexpr (Config::kStateOnly) store_segment_decay(p, task, me, segment);
+    if constexpr (Config::kStateOnly) later.store(p, task, me);
 }
 
 }  // namespace sluice::gla

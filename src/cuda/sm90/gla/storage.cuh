@@ -16,7 +16,6 @@ constexpr int kSharedBytes = 227 * 1024;  // of a block
 enum NamedBarrier : u32 {
     kPrepareBarrier = 1,
     kMathBarrier = kPrepareBarrier + Config::kOwnTeams,
-    kTeamsBarrier = kMathBarrier + Config::kMathGroups,
 };
 
 constexpr int kQueryTile = Config::kStateOnly ? 1024 : Config::kKeyBytes;  // 1,024: never empty
@@ -74,6 +73,9 @@ struct Task {
     int first, end;     // chunks of the segment
     bool packed;
 
+    /// The i-th chunk that is worked on. The first launch goes backwards: a chunk's keys are then decayed to
+    /// the segment's end, and the state is never scaled.
+    __device__ int chunk(int i) const { return Config::kStateOnly ? end - 1 - i : first + i; }
     /// Of the block's key channels.
     __device__ int first_key() const {
         return Config::kKeyParts == 1 ? 0 : key_part * Config::kKeys;
@@ -103,6 +105,7 @@ struct alignas(1024) Storage {
     Task task;
     Barrier stage_full[Config::kStages], stage_empty[Config::kStages];
     Barrier slot_full[Config::kTeams * Config::kSlots], slot_empty[Config::kTeams * Config::kSlots];
+    Barrier totals_full[Config::kTeams];  // first launch: what a team's chunk decays, for the other team
     // Of a pair (pair.cuh).
     Barrier rows_full[Config::kPaired ? Config::kStages : 1], gates_empty, other_done;
 
