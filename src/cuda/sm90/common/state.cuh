@@ -304,7 +304,7 @@ __device__ inline int store_checkpoints(const Params& p, const Task& task, const
     return next_checkpoint<kChunk>(p, task, chunk + 1);
 }
 
-// States of split sequences, in the workspace as threads have them in registers.
+// Segments of split sequences, in the workspace as threads have them in registers.
 
 template <int kRegisters, class State>
 __device__ inline void store_registers(float* to, State& state) {
@@ -313,19 +313,6 @@ __device__ inline void store_registers(float* to, State& state) {
         *reinterpret_cast<float4*>(to + r * 128) =
             make_float4(state[r], state[r + 1], state[r + 2], state[r + 3]);
     }
-}
-
-/// Calls f(r, registers r to r + 3) for all that store_registers() has written. All is asked for before
-/// any is used.
-template <int kRegisters, class F>
-__device__ inline void read_registers(const float* from, F&& f) {
-    float4 four[kRegisters / 4];
-#pragma unroll
-    for (int r = 0; r < kRegisters; r += 4) {
-        four[r / 4] = *reinterpret_cast<const float4*>(from + r * 128);
-    }
-#pragma unroll
-    for (int r = 0; r < kRegisters; r += 4) f(r, four[r / 4]);
 }
 
 }  // namespace sluice::sm90

@@ -64,14 +64,16 @@ __device__ inline void store_part(const Params& p, const Task& task, const Fragm
     store_registers<kStateRegisters>(part_state(p, task, part, at), state);
 }
 
-/// state = decay state + a part's own state.
+/// state = decay state + the part's own state.
 __device__ inline void add_part(const float* from, float decay, State& state) {
-    read_registers<kStateRegisters>(from, [&](int r, const float4& add) {
+#pragma unroll
+    for (int r = 0; r < kStateRegisters; r += 4) {
+        const float4 add = *reinterpret_cast<const float4*>(from + r * 128);
         state[r] = state[r] * decay + add.x;
         state[r + 1] = state[r + 1] * decay + add.y;
         state[r + 2] = state[r + 2] * decay + add.z;
         state[r + 3] = state[r + 3] * decay + add.w;
-    });
+    }
 }
 
 /// First launch: the block's share of the sequence's initial state, to the workspace. In pieces of
@@ -102,11 +104,10 @@ __device__ inline void start_state(const Params& p, const Task& task, const Frag
     wait_for_previous_launch();
     zero(state);
     if (p.initial.data != nullptr) add_part(part_state(p, task, parts_of(p), at), 0.f, state);
-    const float* decay = p.segment_decay + part_row(p, task, at, 0);
-    const int parts = task.segment * p.parts;
 #pragma unroll 2
-    for (int part = 0; part < parts; ++part) {
-        add_part(part_state(p, task, part, at), decay[part], state);
+    for (int part = 0; part < task.segment * p.parts; ++part) {
+        add_part(part_state(p, task, part, at), p.segment_decay[part_row(p, task, at, part)],
+                 state);
     }
 }
 
