@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ._error import Error
@@ -31,6 +32,38 @@ class Framework(Protocol):
         """The current stream's handle where ``like`` is on a GPU."""
 
 
+def is_nested(array: Any) -> bool:
+    return getattr(array, "is_nested", False) is True
+
+
+def nested(name: str) -> Error:
+    accepted = "a dense one: packed sequences are dense, with cu_seqlens"
+    return Error("unsupported", name, "a nested tensor", accepted)
+
+
+def _unlent(name: str, array: Any, why: Exception) -> Error:
+    if is_nested(array):
+        return nested(name)
+    kind = type(array)
+    reason = next(iter(str(why).splitlines()), type(why).__name__)  # a C++ stack may follow
+    value = f"a {kind.__module__}.{kind.__qualname__} whose memory is not lent ({reason})"
+    return Error("value", name, value, "a dense array of numbers, whose memory DLPack lends")
+
+
+def refusal_of(names: Sequence[str], arrays: Sequence[Any], error: Exception) -> Exception:
+    """What to raise where a call failed before the library had it: sparse, nested and deleted
+    arrays and those of no number, for example, are not lent, and their frameworks do not say which
+    argument it was."""
+    import tvm_ffi
+
+    for name, array in zip(names, arrays, strict=True):
+        try:
+            tvm_ffi.convert(array)
+        except Exception as why:
+            return _unlent(name, array, why)
+    return error
+
+
 def _read_only(name: str, array: Any) -> Any:
     """A read-only array's memory: only DLPack's versioned form lends it."""
     import tvm_ffi
@@ -39,11 +72,19 @@ def _read_only(name: str, array: Any) -> Any:
         return tvm_ffi.from_dlpack(array.__dlpack__(max_version=(1, 0)))
     except TypeError:
         raise Error("value", name, "a read-only array", "a writable one (or NumPy 2.1)") from None
+    except BufferError as why:
+        raise _unlent(name, array, why) from None
 
 
 def module_of(kind: type) -> str:
     """The package that a type comes from."""
     return kind.__module__.partition(".")[0]
+
+
+def is_masked(array: Any) -> bool:
+    """Whether it is NumPy's kind whose memory holds what a mask may hide."""
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(array, masked.MaskedArray)
 
 
 def is_traced_by_jax(array: Any) -> bool:
@@ -124,14 +165,7 @@ _BY_MODULE: dict[str, type[Framework]] = {
 
 
 @functools.cache
-def framework_of(kind: type) -> Framework:
+def framework_of(kind: type) -> Framework | None:
     """The framework of an array type."""
-    module = module_of(kind)
-    if module not in _BY_MODULE:
-        raise Error(
-            "value",
-            "inputs",
-            f"{kind.__module__}.{kind.__qualname__}",
-            "arrays of NumPy, PyTorch, CuPy or JAX",
-        )
-    return _BY_MODULE[module]()
+    made = _BY_MODULE.get(module_of(kind))
+    return None if made is None else made()

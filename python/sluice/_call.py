@@ -10,7 +10,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ._arrays import JAX, framework_of, is_traced_by_jax, module_of
+from ._arrays import (
+    JAX,
+    framework_of,
+    is_masked,
+    is_traced_by_jax,
+    module_of,
+    refusal_of,
+)
 from ._error import Error
 from ._native import checked, declare, native, what_ran
 
@@ -295,13 +302,20 @@ def run_arrays(request: Request) -> list[Any]:
     like = request.read[0]
     kind: type = type(like)
     framework = framework_of(kind)
+    if framework is None:
+        given = f"{kind.__module__}.{kind.__qualname__}"
+        raise Error("value", form.read[0], given, "an array of NumPy, PyTorch, CuPy or JAX")
     read = [framework.lend(n, x, False) for n, x in zip(form.read, request.read, strict=True)]
     written = [
         framework.lend(n, x, True) for n, x in zip(form.written, request.written, strict=True)
     ]
     arrays = [array for array, _ in read + written]
     lent = form._replace(read=tuple(n for _, n in read), written=tuple(n for _, n in written))
-    described = checked(native().outputs(number_of(lent), *arrays))
+    try:
+        described = native().outputs(number_of(lent), *arrays)
+    except Exception as error:
+        raise refusal_of(form.read + form.written, arrays, error) from None
+    described = checked(described)
     results, names = [], []
     for i in range(0, len(described), 3):
         name, dtype, shape = described[i], str(described[i + 1]), tuple(described[i + 2])
@@ -344,6 +358,11 @@ def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
 
 def execute(request: Request) -> list[Any]:
     """Runs a call. Its results, then the arrays of the caller's that it wrote."""
+    for name, array in zip(
+        request.form.read + request.form.written, request.read + request.written, strict=True
+    ):
+        if is_masked(array):
+            raise Error("value", name, "a masked array", "one without a mask (filled())")
     kind = type(request.read[0])
     if kind not in _runners:
         _runners[kind] = _runner_of(kind)
@@ -389,7 +408,11 @@ def _made(
     is_direct = _direct.get(type(tensors[0]))
     if is_direct is not None and is_direct(tensors):
         number, count, places = declared(key)
-        returned = checked(native().call(number, scale, stream, *tensors))
+        try:
+            returned = native().call(number, scale, stream, *tensors)
+        except Exception as error:
+            raise refusal_of(_names_in(key), tensors, error) from None
+        returned = checked(returned)
         made = [returned] if count == 1 else _apart(count, returned)
         if places.ran is not None:
             made.append(what_ran())

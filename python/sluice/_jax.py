@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy
 
+from ._arrays import is_traced_by_jax
 from ._call import Form, Request, number_of, refuse_written, run_arrays, text_of
 from ._error import Error
 from ._native import checked, native
@@ -76,6 +77,12 @@ def _function(form: Form, scale: float | None, gpu: int | None) -> Callable[...,
     return jax.jit(differentiable)
 
 
+def _refuse_deleted(request: Request) -> None:
+    for name, array in zip(request.form.read, request.read, strict=True):
+        if isinstance(array, jax.Array) and not is_traced_by_jax(array) and array.is_deleted():
+            raise Error("value", name, "a deleted array", "one that has its memory")
+
+
 def _are_on_one_cpu(arrays: list[Any]) -> bool:
     """Whether NumPy can see them."""
     devices = set().union(*(x.devices() for x in arrays if isinstance(x, jax.Array)))
@@ -122,7 +129,8 @@ def _run_eager(request: Request) -> list[Any]:
 
 def run(request: Request) -> list[Any]:
     """The results, in the order of the form's."""
-    traced = any(isinstance(x, jax.core.Tracer) for x in request.read)
+    _refuse_deleted(request)
+    traced = any(map(is_traced_by_jax, request.read))
     if not traced and _are_on_one_cpu(request.read):
         return run_arrays(request)
     nothing = "nothing: JAX arrays are immutable, results are returned"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ._arrays import is_nested, nested, refusal_of
 from ._call import (
     READ,
     SEPARATOR,
@@ -58,6 +59,12 @@ def _refuse_negative(names: tuple[str, ...], tensors: list[Any]) -> None:
             raise Error("unsupported", name, "a tensor with the negative bit", accepted)
 
 
+def _refuse_nested(names: tuple[str, ...], tensors: list[Any]) -> None:
+    for name, tensor in zip(names, tensors, strict=True):
+        if is_nested(tensor):
+            raise nested(name)
+
+
 def is_traced(tensor: torch.Tensor) -> bool:
     """Whether somebody other than the device is to see the call."""
     return (
@@ -92,11 +99,16 @@ def run(request: Request) -> list[Any]:
     """The results, in the order of the form's."""
     refuse_immutable(request)
     _refuse_gradient(request)
+    form, tensors = request.form, request.read + request.written
+    names = form.read + form.written
+    _refuse_nested(names, tensors)
     if is_traced(request.read[0]):
         return _run_traced(request)
-    form, tensors = request.form, request.read + request.written
-    _refuse_negative(form.read + form.written, tensors)
-    returned = native().call(number_of(form), request.scale, request.stream, *tensors)
+    _refuse_negative(names, tensors)
+    try:
+        returned = native().call(number_of(form), request.scale, request.stream, *tensors)
+    except Exception as error:
+        raise refusal_of(names, tensors, error) from None
     return results_of(form.results, returned)
 
 

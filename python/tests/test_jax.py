@@ -289,6 +289,15 @@ def test_eager_calls_may_write_numpy_arrays():
     np.testing.assert_array_equal(out, call(GLA, inputs)[0])
 
 
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_deleted_arrays_are_refused_by_name(name):
+    inputs = arrays_of(inputs_of(GLA))
+    inputs[name].delete()
+    refused = refusal(call, GLA, inputs)
+    assert (refused.code, refused.argument) == ("value", name)
+    assert "deleted" in refused.value
+
+
 def test_values_are_refused_when_they_are_seen():
     """Under jit by XLA, with the library's words."""
     inputs = arrays_of(inputs_of(GLA, B=1))

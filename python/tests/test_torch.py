@@ -152,6 +152,38 @@ def test_memory_that_holds_the_negative_is_refused_by_name(name):
         assert torch.equal(o, expected)
 
 
+UNLENT = {
+    "sparse": lambda x: x.to_sparse(),
+    "compressed": lambda x: x.flatten(1).to_sparse_csr(),
+    "nested": lambda x: torch.nested.nested_tensor(list(x)),
+    "jagged": lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged),
+    "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8),
+}
+
+
+@pytest.mark.parametrize("name", ["q", "k", "out"])
+@pytest.mark.parametrize("kind", UNLENT)
+def test_memory_that_is_not_dense_is_refused_by_name(kind, name):
+    inputs = tensors_of(GLA)
+    value = UNLENT[kind](inputs["v" if name == "out" else name])
+    with pytest.raises(sluice.Error, match=f"^{name}: got .*; accepted: .*dense") as caught:
+        call(GLA, {**inputs, name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_vmap_is_refused_by_name():
+    inputs = tensors_of(GLA)
+    with pytest.raises(sluice.Error, match="^k: got .*not lent"):
+        torch.func.vmap(lambda k: call(GLA, {**inputs, "k": k})[0])(inputs["k"][None])
+
+
+def test_masked_arrays_among_tensors_are_refused():
+    inputs = tensors_of(GLA)
+    masked = np.ma.masked_array(inputs["k"].numpy())
+    with pytest.raises(sluice.Error, match="^k: got a masked array"):
+        call(GLA, {**inputs, "k": masked})
+
+
 def test_mixed_devices_and_types_are_refused():
     inputs = tensors_of(GLA)
     with pytest.raises(sluice.Error) as caught:

@@ -102,13 +102,24 @@ std::vector<Case> long_sequences() {
     std::vector<Case> list;
     for (const Gates gates : {Gates::kMild, Gates::kSpikes, Gates::kMinusInfinity}) {
         for (const std::int64_t tokens : {2048, 4001}) {
-            for (const std::int64_t keys : {128, 256}) {
+            for (const std::int64_t keys : {64, 128, 256}) {
                 Case c = chunked_case(tokens, keys, 128, DType::kBFloat16);
                 c.kinds.gates = gates;
                 list.push_back(c);
                 pack(c, {tokens - 70, 1, tokens}, Packing::kInt32);
                 list.push_back(c);
             }
+        }
+    }
+    // Rows that end inside one of the first segments, after whole chunks of it.
+    for (const std::int64_t keys : {64, 128, 256}) {
+        for (const auto& [dtype, gates] : {std::pair{DType::kBFloat16, DType::kBFloat16},
+                                           {DType::kBFloat16, DType::kFloat32},
+                                           {DType::kFloat16, DType::kFloat16}}) {
+            Case c = chunked_case(3600, keys, 128, dtype);
+            c.gate_dtype = gates;
+            pack(c, {3600, 200, 450, 130, 64}, Packing::kInt32);
+            list.push_back(c);
         }
     }
     return list;

@@ -405,7 +405,7 @@ struct LaterChunks {
     /// Before the i-th chunk, whose totals the thread has written.
     __device__ void begin(const Preparer& me, int i) {
         if constexpr (Config::kTeams == 1) return;
-        // In this order: no team is two chunks ahead of what the other has read.
+        // Read, then arrive: the places of its totals are a team's again when the other has read them.
         if (i > 0) {
             const int other = 1 - me.team, n = (i - 1) / 2;
             me.s.totals_full[other].wait(n & 1);
@@ -424,7 +424,8 @@ struct LaterChunks {
     }
 };
 
-/// Waits until the slot is free, and writes what math scales the state by. `first`: as find_overflow() has it.
+/// Waits until the slot is free, and writes what the outputs' math scales the state by. `first`: as
+/// find_overflow() has it.
 __device__ inline void take_slot(const Preparer& me, int n, int slot, int first) {
     Storage& s = me.s;
     if (n >= Config::kSlots) {
@@ -448,7 +449,7 @@ __device__ inline void prepare_warpgroup(const Params& p, Storage& s) {
         const int i = at - task.first;
         const int n = i / Config::kTeams;
         const int stage = i % Config::kStages;
-        const int chunk = Config::kStateOnly ? task.chunk(i) : at;
+        const int chunk = Config::kStateOnly ? task.chunk(i) : at;  // a sum more would spill
         const int valid = min(task.length - chunk * Config::kChunk, Config::kChunk);
         s.stage_full[stage].wait(i / Config::kStages & 1);
         if (valid < Config::kChunk) me.clear_tail(stage, valid);
