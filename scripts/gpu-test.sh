@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make gpu-test`: every test that uses a GPU, then a selection of small ones under compute-sanitizer.
+# `make gpu-test`: every test that uses a GPU, and a selection of small ones under compute-sanitizer.
 #
 #   scripts/gpu-test.sh                      configure, build, test
 #   scripts/gpu-test.sh --no-build FOLDER    the test programs of FOLDER, built elsewhere (with

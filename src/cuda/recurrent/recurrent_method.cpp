@@ -62,7 +62,7 @@ Entry& entry_of(const Problem& problem) {
 
 // ---- planning ---------------------------------------------------------------------------------
 
-// The model, set beside measurements in docs/kernels/cuda-recurrent.md.
+// The model: estimates (docs/kernels/cuda-recurrent.md).
 constexpr double kClockHz = 1.7e9;
 constexpr double kLaunchUs = 4;
 constexpr double kWarpsPerCycle = 4;       // instructions that a multiprocessor starts
