@@ -16,7 +16,7 @@ enum class ErrorCode {
     kAlias,        // an output that overlaps another argument
     kValue,        // a number out of range, NaN, unsorted offsets, ...
     kUnsupported,  // outside the family, or no backend takes the problem
-    kMemory,       // device memory that is not there to be had
+    kMemory,       // memory that is not there to be had
     kFile,         // a file that cannot be read or written, or is malformed
 };
 

@@ -7,6 +7,7 @@ to the library once per form, as text, and is a number from then on.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -117,7 +118,7 @@ class Request(NamedTuple):
 
 def _with_text(name: str, value: Any) -> tuple[str, str]:
     """A setting or option as it is declared."""
-    text = str(value)
+    text = f"{value}"  # str() of a number that varies is nothing that torch.compile traces
     if text in ("True", "False"):  # Python's or NumPy's
         text = text.lower()
     if SEPARATOR in text or not text.isprintable():
@@ -175,6 +176,22 @@ def _pairs_apart(name: str, value: tuple[Any, ...]) -> list[tuple[str, Any]]:
     return [(name, value[0]), (_KEY_SUM[name], value[1])]
 
 
+def _number_from(kind: type, name: str, value: Any, accepted: str) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError, OverflowError):
+        raise Error("value", name, repr(value), accepted) from None
+
+
+def _is_set(name: str, value: Any) -> bool:
+    try:
+        if value in (True, False):  # Python's or NumPy's
+            return bool(value)
+    except (TypeError, ValueError, RuntimeError):  # an array
+        pass
+    raise Error("value", name, repr(value), "True or False")
+
+
 # All of a call but its tensors, scale and stream, as its arguments come: quick to make and to look
 # up. Phase, operation, which inputs are given (a bit each, the last one's lowest), settings, their
 # types and whether to report what ran; then the names of other tensors, (option, value, type), and
@@ -219,12 +236,12 @@ def taken_apart(
         elif keyword in OPTIONS:
             key.append((keyword, value, type(value)))
         elif keyword == "scale":
-            scale = float(value)
+            scale = _number_from(float, keyword, value, "a number")
         elif keyword == _WANTS_STATE:
-            if value:
+            if value is True or _is_set(keyword, value):
                 key.append(_WANTS_STATE)
         elif keyword == "stream":
-            stream = int(value)
+            stream = _number_from(int, keyword, value, "a stream's handle, a whole number")
         else:
             _refuse_keyword(keyword, operation.variant, value)
     return tuple(key), tensors, scale, stream
@@ -238,9 +255,21 @@ def _names_in(key: Key) -> tuple[str, ...]:
     return tuple(inputs[::-1] + others)
 
 
+def _refuse_twice(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            pairs = [pair for pair, twins in _TWICE.items() if name in twins]
+            given = f"two arrays ({', '.join([name, *pairs])})"
+            raise Error("surplus", name, given, "one")
+
+
 def _form_of(key: Key) -> Form:
     phase, operation, _, settings, _, report, *items = key
     names = [twin for name in _names_in(key) for twin in _TWICE.get(name, (name,))]
+    _refuse_twice(names)
+    if "write_slots" in names and "final_state" not in names and _WANTS_STATE in items:
+        accepted = "the states that write_slots names slots of: a fresh one has none"
+        raise Error("missing", "final_state", "nothing", accepted)
     read = tuple([name for name in names if name not in WRITTEN])
     written = tuple([name for name in names if name in WRITTEN])
     pairs = zip(operation.settings, settings, strict=True)
@@ -299,6 +328,13 @@ def run_arrays(request: Request) -> list[Any]:
     if any(map(is_traced_by_jax, request.read)):
         return _jax_runner()(request)
     refuse_immutable(request)
+    torch = sys.modules.get("torch")
+    if torch is not None and any(
+        isinstance(x, torch.Tensor) for x in request.read + request.written
+    ):
+        from . import _torch
+
+        _torch.refuse_tensors(request)
     like = request.read[0]
     kind: type = type(like)
     framework = framework_of(kind)
@@ -338,9 +374,18 @@ def _jax_runner() -> Callable[[Request], list[Any]]:
 
 
 _runners: dict[type, Callable[[Request], list[Any]]] = {}
-# Of array types that cross as they are: whether a call that has these may go straight to the
-# library, because nobody else is to see it.
-_direct: dict[type, Callable[[list[Any]], bool]] = {}
+
+
+class Direct(NamedTuple):
+    """Of array types that cross as they are."""
+
+    # Whether a call that has these may go straight to the library: nobody else is to see it.
+    accepts: Callable[[list[Any]], bool]
+    # Tells their framework of those that the library has written.
+    note_written: Callable[[list[Any]], None]
+
+
+_direct: dict[type, Direct] = {}
 
 
 def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
@@ -349,7 +394,7 @@ def _runner_of(kind: type) -> Callable[[Request], list[Any]]:
         from . import _torch
 
         if kind in _torch.PLAIN:
-            _direct[kind] = _torch.is_direct
+            _direct[kind] = Direct(_torch.is_direct, _torch.note_written)
         return _torch.run
     if module_of(kind) in JAX:
         return _jax_runner()
@@ -383,16 +428,31 @@ def _places(names: tuple[str, ...]) -> Places:
     return Places(names.index("out"), *others)
 
 
+class Declared(NamedTuple):
+    """A call whose tensors cross in the order of its key, each once."""
+
+    number: int
+    results: int  # that cross
+    places: Places  # in all results and then the tensors
+    written: tuple[int, ...]  # which of the tensors
+
+
 @functools.cache
-def declared(key: Key) -> tuple[int, int, Places]:
-    """The number of a call whose tensors cross in the order of its key, each once; how many results
-    cross; and the places in all results and then the tensors."""
+def declared(key: Key) -> Declared:
     form, names = _form_of(key), _names_in(key)
     name_of = key[1].declared_name
     read, results = tuple(map(name_of, names)), tuple(map(name_of, form.results))
     number = number_of(form._replace(read=read, written=(), results=results))
     places = _places(form.results + tuple("final_state" if n == "state" else n for n in names))
-    return number, len(results) - (places.ran is not None), places
+    written = tuple(i for i, n in enumerate(names) if n in WRITTEN or n == "state")
+    return Declared(number, len(results) - (places.ran is not None), places, written)
+
+
+def _known(key: Key) -> Declared | None:
+    try:
+        return declared(key)
+    except TypeError:  # an option that does not hash, a list, say: as text it is refused, or taken
+        return None
 
 
 def _made(
@@ -405,14 +465,17 @@ def _made(
 ) -> tuple[list[Any], Places]:
     """Runs a call."""
     key, tensors, scale, stream = taken_apart(phase, operation, inputs, settings, keywords, report)
-    is_direct = _direct.get(type(tensors[0]))
-    if is_direct is not None and is_direct(tensors):
-        number, count, places = declared(key)
+    direct = _direct.get(type(tensors[0]))
+    known = _known(key) if direct is not None and direct.accepts(tensors) else None
+    if direct is not None and known is not None:
+        number, count, places, written = known
         try:
             returned = native().call(number, scale, stream, *tensors)
         except Exception as error:
             raise refusal_of(_names_in(key), tensors, error) from None
         returned = checked(returned)
+        if written:
+            direct.note_written([tensors[i] for i in written])
         made = [returned] if count == 1 else _apart(count, returned)
         if places.ran is not None:
             made.append(what_ran())

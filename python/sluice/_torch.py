@@ -35,7 +35,8 @@ def _refuse_gradient(request: Request) -> None:
     backward, forward = torch.is_grad_enabled(), _is_differentiated_forward()
     if not (backward or forward):
         return
-    for name, tensor in zip(request.form.read, request.read, strict=True):
+    names, tensors = request.form.read + request.form.written, request.read + request.written
+    for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, torch.Tensor):
             continue
         if backward and tensor.requires_grad:
@@ -72,6 +73,7 @@ def is_traced(tensor: torch.Tensor) -> bool:
         or type(tensor) not in PLAIN
         or not (tensor.is_cpu or tensor.is_cuda)
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
     )
 
 
@@ -79,12 +81,15 @@ def is_traced(tensor: torch.Tensor) -> bool:
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _count_modes = torch._C._len_torch_dispatch_stack
+_tracing_state = torch._C._get_tracing_state
 
 
 def is_direct(tensors: list[Any]) -> bool:
     """Whether run() would neither refuse these tensors, the first of which is PLAIN, nor leave them
     to a tracer. Quicker than asking what is wrong."""
     if _is_compiling() or _count_modes() > 0 or _is_differentiated_forward():
+        return False
+    if _tracing_state() is not None:
         return False
     has_gradients = _is_grad_enabled()
     for tensor in tensors:
@@ -93,6 +98,19 @@ def is_direct(tensors: list[Any]) -> bool:
         if has_gradients and tensor.requires_grad:
             return False
     return tensors[0].is_cuda or tensors[0].is_cpu
+
+
+def refuse_tensors(request: Request) -> None:
+    """What run() refuses, of a call whose other arrays are another framework's."""
+    _refuse_gradient(request)
+    names, tensors = request.form.read + request.form.written, request.read + request.written
+    _refuse_nested(names, tensors)
+    _refuse_negative(names, tensors)
+
+
+def note_written(tensors: list[Any]) -> None:
+    """For autograd, which may have saved them for a backward pass."""
+    torch.autograd.graph.increment_version(tensors)
 
 
 def run(request: Request) -> list[Any]:
@@ -109,7 +127,9 @@ def run(request: Request) -> list[Any]:
         returned = native().call(number_of(form), request.scale, request.stream, *tensors)
     except Exception as error:
         raise refusal_of(names, tensors, error) from None
-    return results_of(form.results, returned)
+    results = results_of(form.results, returned)
+    note_written([x for x in request.written if isinstance(x, torch.Tensor)])
+    return results
 
 
 def _run_traced(request: Request) -> list[Any]:

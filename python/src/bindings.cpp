@@ -13,6 +13,7 @@
 #include <memory>
 #include <memory_resource>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,6 +57,9 @@ ffi::Any guarded(Body&& body) {
         return body();
     } catch (const Error& error) {
         return error_text(error);
+    } catch (const std::bad_alloc&) {
+        return error_text(
+            {ErrorCode::kMemory, "results", "more memory than there is", "smaller sizes"});
     }
 }
 

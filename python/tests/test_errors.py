@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-import sluice
-from conftest import Case, call, inputs_of
+from conftest import Case, call, inputs_of, refusal
 from sluice import ops
 
 GLA = Case("gla", ("g",))
-
-
-def refusal(function, *args, **kwargs) -> sluice.Error:
-    with pytest.raises(sluice.Error) as caught:
-        function(*args, **kwargs)
-    return caught.value
 
 
 def test_misspelt_keywords_are_refused_by_name():
@@ -79,6 +74,13 @@ def test_a_missing_gate():
         ({"batch_invariant": 2}, "value", "batch_invariant"),
         ({"scale": float("nan")}, "value", "scale"),
         ({"q": np.zeros((1,) * 7, np.float32)}, "shape", "q"),
+        ({"scale": "abc"}, "value", "scale"),
+        ({"scale": [0.5]}, "value", "scale"),
+        ({"scale": 10**400}, "value", "scale"),
+        ({"stream": "x"}, "value", "stream"),
+        ({"output_final_state": "False"}, "value", "output_final_state"),
+        ({"output_final_state": np.array([1, 2])}, "value", "output_final_state"),
+        ({"chunk": [1]}, "value", "chunk"),
     ],
 )
 def test_refusals(change, code, argument):
@@ -130,6 +132,49 @@ def test_what_equals_a_good_setting_is_not_one(convert, op, settings, name, bad)
     refused = refusal(call, Case(op, gates, {**settings, name: bad}), inputs)
     assert (refused.code, refused.argument) == ("value", name)
     call(Case(op, gates, settings), inputs)
+
+
+STATE = np.zeros((2, 4, 16, 24), np.float32)
+SLOTS = np.array([0, 1])
+
+
+@pytest.mark.parametrize(
+    "given, argument",
+    [
+        ({"initial_state": STATE, "state": STATE.copy()}, "initial_state"),
+        ({"state": STATE, "final_state": STATE.copy()}, "final_state"),
+        ({"state": STATE, "slots": SLOTS, "read_slots": SLOTS}, "read_slots"),
+        ({"final_state": STATE, "write_slots": SLOTS, "slots": SLOTS}, "write_slots"),
+    ],
+)
+def test_an_argument_given_twice_is_refused(given, argument):
+    for keywords in (given, dict(reversed(given.items()))):
+        refused = refusal(call, GLA, inputs_of(GLA), **keywords)
+        assert (refused.code, refused.argument) == ("surplus", argument)
+
+
+def test_a_fresh_state_has_no_slots_to_write():
+    refused = refusal(
+        call, GLA, inputs_of(GLA), write_slots=np.array([0, -1]), output_final_state=True
+    )
+    assert (refused.code, refused.argument) == ("missing", "final_state")
+
+
+FORK = """
+import os, numpy as np, sluice
+x = np.ones((2, 70, 4, 16), np.float32)
+expected = sluice.ops.linear(x, x, x, threads=2)[0]
+child = os.fork()
+if child == 0:
+    for options in ({}, {"threads": 2}, {"backend": "oracle"}):
+        sluice.ops.linear(x, x, x, **options)
+    os._exit(int(not np.array_equal(sluice.ops.linear(x, x, x)[0], expected)))
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_process_can_call():
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
 
 
 def test_settings_are_checked():

@@ -177,6 +177,48 @@ def test_vmap_is_refused_by_name():
         torch.func.vmap(lambda k: call(GLA, {**inputs, "k": k})[0])(inputs["k"][None])
 
 
+def test_tensors_among_other_arrays_are_refused_alike():
+    arrays = inputs_of(GLA)
+    k = torch.tensor(arrays["k"])
+    for value, what in ((torch._neg_view(-k), "negative bit"), (k.requires_grad_(), "grad")):
+        with pytest.raises(sluice.Error, match=f"^k: got a tensor .*{what}"):
+            call(GLA, {**arrays, "k": value})
+
+
+@pytest.mark.parametrize("change", [{"chunk": [1]}, {"validate": np.array(16)}, {"backend": {}}])
+def test_options_that_do_not_hash_are_refused_by_name(change):
+    with pytest.raises(sluice.Error, match=f"^{next(iter(change))}: got"):
+        call(GLA, tensors_of(GLA), **change)
+
+
+@pytest.mark.parametrize("others", [{}, {"has_initial": np.array([True, False])}])
+def test_autograd_sees_what_a_call_writes(others):
+    inputs = tensors_of(GLA)
+    w, state = torch.tensor(2.0, requires_grad=True), torch.ones(2, 4, 16, 24)
+    y = (w * state).sum()
+    call(GLA, inputs, state=state, **others)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_an_output_that_requires_grad_is_refused():
+    out = torch.zeros_like(tensors_of(GLA)["v"], requires_grad=True)
+    with pytest.raises(sluice.Error, match="^out: got a tensor that requires grad"):
+        call(GLA, tensors_of(GLA), out=out)
+    with torch.no_grad():
+        call(GLA, tensors_of(GLA), out=out)
+
+
+def test_a_trace_records_the_call():
+    def f(q, k, v, g):
+        return ops.gla(q, k, v, g)[0] + v
+
+    inputs = tensors_of(GLA)
+    traced = torch.jit.trace(f, tuple(inputs.values()))
+    others = [x.flip(1) for x in inputs.values()]
+    torch.testing.assert_close(traced(*others), f(*others), rtol=0, atol=0)
+
+
 def test_masked_arrays_among_tensors_are_refused():
     inputs = tensors_of(GLA)
     masked = np.ma.masked_array(inputs["k"].numpy())
@@ -225,6 +267,14 @@ def test_compile_without_graph_breaks(compiled, backend):
         compiled(model, backend=backend)(*inputs), model(*inputs), strict=True
     ):
         torch.testing.assert_close(result, expected)
+
+
+def test_compile_with_options_that_vary(compiled):
+    inputs = tuple(tensors_of(GLA).values())
+    function = compiled(lambda chunk, *x: ops.gla(*x, chunk=chunk)[0], backend="aot_eager")
+    for chunk in (16, 32, 64):
+        expected = ops.gla(*inputs, chunk=chunk)[0]
+        torch.testing.assert_close(function(chunk, *inputs), expected, rtol=0, atol=0)
 
 
 def test_compile_with_dynamic_lengths(compiled):

@@ -15,6 +15,7 @@
 
 #include "core/convert.hpp"
 #include "cpu/denormals.hpp"
+#include "cpu/team.hpp"
 #include "sluice/error.hpp"
 
 namespace sluice::baseline {
@@ -194,7 +195,7 @@ void softmax_attention(const SoftmaxArguments& arguments, const SoftmaxOptions& 
     const std::int64_t blocks = (d.T + kQueryBlock - 1) / kQueryBlock;
     const std::int64_t heads = d.B * d.HV;
     const int threads =  // NOLINT: clang without OpenMP does not see its use
-        options.threads > 0 ? options.threads : omp_get_max_threads();
+        cpu::team_size(options.threads > 0 ? options.threads : omp_get_max_threads());
     const std::int64_t total = heads * blocks;
     std::atomic<std::int64_t> next = 0;
     std::exception_ptr failure;

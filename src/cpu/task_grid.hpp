@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 
+#include "cpu/team.hpp"
 #include "sluice/problem.hpp"
 
 namespace sluice::cpu {
@@ -35,8 +36,9 @@ void for_each_task(const Problem& problem, std::int64_t value_tile, int threads,
     const std::int64_t total = problem.dims.N * problem.dims.HV * tiles;
     std::atomic<std::int64_t> next = 0;
     std::exception_ptr failure;
+    const int team = team_size(static_cast<int>(std::clamp<std::int64_t>(total, 1, threads)));
     // Not an `omp for`: a thread whose worker cannot be made must be able to leave.
-#pragma omp parallel num_threads(static_cast <int>(std::clamp <std::int64_t>(total, 1, threads)))
+#pragma omp parallel num_threads(team)
     {
         try {
             auto worker = make_worker();

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .._call import Operation
+from .._error import Error
 from ..ops import OPERATIONS
 from ._fla_registry import FlaRegistry
 from ._stand_in import Package, Ran, decline_unknown, declined
@@ -281,6 +282,13 @@ def fused_recurrent_lightning_attn(
     )
 
 
+def _decline_chunk(kwargs: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    """The chunk is ours to choose, but for sizes that the original refuses."""
+    size = kwargs.pop("chunk_size", None)
+    if size is not None and size not in sizes:
+        raise declined("chunk_size")
+
+
 def _simple_gla(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, g_gamma: Tensor | None
 ) -> tuple[Operation, tuple[Tensor, ...], tuple[Any, ...]]:
@@ -288,6 +296,8 @@ def _simple_gla(
     if g is not None and g_gamma is not None:
         raise declined("both g and g_gamma")
     if g_gamma is not None:
+        if g_gamma.shape != v.shape[2:3]:
+            raise Error("shape", "g_gamma", str(list(g_gamma.shape)), f"[H] = {list(v.shape[2:3])}")
         g = g_gamma.expand(*v.shape[:3])
     if g is None:
         return _LINEAR, (q, k, v), (None, None)
@@ -515,7 +525,8 @@ def chunk_gated_delta_rule(
     value_first = _layout(kwargs, state_v_first)
     raw = kwargs.pop("use_gate_in_kernel", False)
     A_log, dt_bias = kwargs.pop("A_log", None), kwargs.pop("dt_bias", None)
-    decline_unknown(kwargs, ("chunk_size", "head_first"))
+    _decline_chunk(kwargs, (16, 32, 64))
+    decline_unknown(kwargs)
     return _run(
         "prefill",
         _GATED_DELTA_RULE,
@@ -648,7 +659,10 @@ def chunk_kda(
         raise declined("context parallelism")
     value_first = _layout(kwargs, state_v_first)
     A_log, dt_bias = kwargs.pop("A_log", None), kwargs.pop("dt_bias", None)
-    decline_unknown(kwargs, ("chunk_size", "head_first", "chunk_indices"))
+    _decline_chunk(kwargs, (32, 64))
+    decline_unknown(kwargs, ("chunk_indices",))
+    if safe_gate and use_gate_in_kernel and lower_bound is None:
+        raise declined("safe_gate without lower_bound")
     beta_form = _beta_form(use_beta_sigmoid_in_kernel, allow_neg_eigval)
     A_log, lower_bound = _kda_rate(v, use_gate_in_kernel, A_log, lower_bound)
     return _run(

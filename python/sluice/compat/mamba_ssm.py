@@ -74,6 +74,8 @@ def mamba_chunk_scan_combined(
         raise declined("return_varlen_states")
     if cu_seqlens is not None:
         raise declined("cu_seqlens")
+    if len(dt_limit) != 2:
+        raise Error("value", "dt_limit", repr(dt_limit), "(least, greatest)")
     o, state, ran = _package.call(
         "prefill",
         _MAMBA2,
@@ -114,6 +116,8 @@ def selective_state_update(
     """
     if state.ndim != 4 or x.ndim != 3:
         raise declined("a state without heads (Mamba-1)")
+    if state_batch_indices is not None and state_batch_indices.ndim != 1:
+        raise _misshapen("state_batch_indices", state_batch_indices, x.shape[:1])
     # What one element stands for is not the library's to see.
     if dt.shape != x.shape:
         raise _misshapen("dt", dt, x.shape)
