@@ -82,6 +82,7 @@ _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _count_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
+_increment_version = torch.autograd.graph.increment_version
 
 
 def is_direct(tensors: list[Any]) -> bool:
@@ -110,7 +111,8 @@ def refuse_tensors(request: Request) -> None:
 
 def note_written(tensors: list[Any]) -> None:
     """For autograd, which may have saved them for a backward pass."""
-    torch.autograd.graph.increment_version(tensors)
+    for tensor in tensors:  # older versions take one
+        _increment_version(tensor)
 
 
 def run(request: Request) -> list[Any]:
