@@ -58,8 +58,7 @@ ffi::Any guarded(Body&& body) {
     } catch (const Error& error) {
         return error_text(error);
     } catch (const std::bad_alloc&) {
-        return error_text(
-            {ErrorCode::kMemory, "results", "more memory than there is", "smaller sizes"});
+        return error_text({ErrorCode::kMemory, "memory", "more than there is", "smaller sizes"});
     }
 }
 

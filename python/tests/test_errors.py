@@ -160,6 +160,22 @@ def test_a_fresh_state_has_no_slots_to_write():
     assert (refused.code, refused.argument) == ("missing", "final_state")
 
 
+SCARCE = """
+import resource, numpy as np, sluice
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+q = np.broadcast_to(np.zeros((1, 1, 1, 1), np.float32), (1, 1, 1, 2**26))
+try:
+    sluice.ops.linear(q, q, np.zeros((1, 1, 1, 512), np.float32))
+except sluice.Error as error:
+    print(error.code)
+"""
+
+
+def test_memory_that_is_not_there_is_our_error():
+    run = [sys.executable, "-c", SCARCE]
+    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout == "memory\n"
+
+
 FORK = """
 import os, numpy as np, sluice
 x = np.ones((2, 70, 4, 16), np.float32)

@@ -195,7 +195,7 @@ void softmax_attention(const SoftmaxArguments& arguments, const SoftmaxOptions& 
     const std::int64_t blocks = (d.T + kQueryBlock - 1) / kQueryBlock;
     const std::int64_t heads = d.B * d.HV;
     const int threads =  // NOLINT: clang without OpenMP does not see its use
-        cpu::team_size(options.threads > 0 ? options.threads : omp_get_max_threads());
+        cpu::team_size(cpu::thread_count(options.threads));
     const std::int64_t total = heads * blocks;
     std::atomic<std::int64_t> next = 0;
     std::exception_ptr failure;

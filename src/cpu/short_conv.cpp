@@ -2,8 +2,6 @@
 // block of channels at a time.
 #include "sluice/short_conv.hpp"
 
-#include <omp.h>
-
 #include <Eigen/Core>
 #include <algorithm>
 #include <span>
@@ -142,7 +140,7 @@ template <class Real, int W>
 void run_all(const ShortConvProblem& conv) {
     const std::int64_t blocks = (conv.channels + kBlockChannels - 1) / kBlockChannels;
     const std::int64_t tasks = blocks * static_cast<std::int64_t>(conv.slots.sequences.size());
-    const int threads = cpu::team_size(conv.threads > 0 ? conv.threads : omp_get_max_threads());
+    const int threads = cpu::team_size(cpu::thread_count(conv.threads));
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (tasks > 1)
     for (std::int64_t task = 0; task < tasks; ++task) {
         BlockTask<Real, W>(conv, task % blocks * kBlockChannels).run(task / blocks);

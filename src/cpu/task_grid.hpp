@@ -1,8 +1,6 @@
 // The independent tasks of a problem: sequences x value heads x value tiles, over threads.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -21,10 +19,6 @@ struct Task {
     [[nodiscard]] std::int64_t values() const { return value_end - value_begin; }
     [[nodiscard]] bool first_tile() const { return value_begin == 0; }
 };
-
-[[nodiscard]] inline int thread_count(int requested) {
-    return requested > 0 ? requested : std::max(1, omp_get_max_threads());
-}
 
 /// Runs `make_worker()` once per thread and the returned worker on every task. Tasks share nothing,
 /// so that neither their order nor the number of threads can change a bit. The first exception of a

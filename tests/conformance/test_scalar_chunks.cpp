@@ -13,7 +13,6 @@
 namespace sluice::test {
 namespace {
 
-/// H key heads and HV value heads.
 std::vector<Case> token_and_channel_counts() {
     std::vector<Case> list;
     for (const auto& [keys, values] : {std::pair{64, 64},

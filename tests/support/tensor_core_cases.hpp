@@ -15,7 +15,7 @@ namespace sluice::test {
 [[nodiscard]] Case tensor_core_case(const std::string& form, std::int64_t tokens, std::int64_t keys,
                                     std::int64_t values, DType dtype = DType::kBFloat16);
 
-/// The same with other heads, and inputs of its own.
+/// The same with H key heads and HV value heads, and inputs of its own.
 [[nodiscard]] Case with_heads(Case c, std::int64_t key_heads, std::int64_t value_heads);
 
 /// The sequences of a packed row; T is their sum.

@@ -53,7 +53,7 @@ struct alignas(1024) TeamStorage {
     int first_overflow;                              // block that leaves the chunk's range first
 };
 
-/// A chunk on its way from prepare to math; of the first launch, the barriers alone.
+/// A chunk on its way from prepare to math. In the first launch its barriers say all.
 struct alignas(1024) SlotStorage {
     unsigned char scores[Config::kStateOnly ? 1024 : Config::kBoxBytes];
     float decay[Config::kKeys];  // of the chunk, a factor for the state
